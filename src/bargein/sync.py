@@ -28,6 +28,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from bargein.cancel import Cause
 from bargein.contracts.budget import Spent
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ChildView, TurnEvent
@@ -42,6 +43,7 @@ from bargein.runtime.agent import Agent
 from bargein.session import session as async_session
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
+from bargein.session.rewinding import Rewind
 from bargein.session.sending import SendOptions
 from bargein.session.session import Content, InboxItem
 from bargein.session.state import SessionState
@@ -327,8 +329,29 @@ class Session(Generic[T]):
 
     # The conversation
 
-    def undo(self, *, by: str = "user") -> Undone:
-        return self._engine.call(self._inner.undo, by=by)
+    def undo(
+        self, *, files: bool | None = None, overrule: Sequence[str] = (), by: str = "user"
+    ) -> Undone:
+        return self._engine.call(self._inner.undo, files=files, overrule=overrule, by=by)
+
+    def preview_undo(self, turn: str | None = None, *, overrule: Sequence[str] = ()) -> Undone:
+        return self._engine.call(self._inner.preview_undo, turn, overrule=overrule)
+
+    def rewind(
+        self,
+        turn: str,
+        what: Rewind | str | None = None,
+        *,
+        overrule: Sequence[str] = (),
+        by: str = "user",
+    ) -> Undone:
+        return self._engine.call(self._inner.rewind, turn, what, overrule=overrule, by=by)
+
+    def redo(self, *, by: str = "user") -> FilesUndone:
+        return self._engine.call(self._inner.redo, by=by)
+
+    def diff(self, turn: str | None = None) -> str:
+        return self._engine.call(self._inner.diff, turn)
 
     def compact(self, *, by: str = "user") -> TurnResult:
         return self._engine.call(self._inner.compact, by=by)

@@ -22,14 +22,23 @@ def test_an_unknown_command_says_so_a_beginning_is_enough_and_words_come_back(
     screen.wait_for("nothing has been stopped yet")
 
 
-def test_undo_takes_the_turn_back_and_says_that_files_are_not_restored(screen: Screen) -> None:
+def test_undo_takes_the_turn_back_with_its_files_and_redo_brings_them_again(screen: Screen) -> None:
     screen.enter("write it")
     screen.wait_for("it is written")
     screen.wait_ready()
+    screen.enter("/diff")
+    screen.wait_for("+++ b/notes.txt")
+    screen.enter("/undo --preview")
+    screen.wait_for("/undo would take back: write it")
+    screen.wait_for("- notes.txt  removed")
+    screen.enter("/rewind")
+    screen.wait_for("t1  write it")
     screen.enter("/undo")
-    screen.wait_for("files are not restored: what it did stays done")
     screen.wait_for("taken back: write it")
+    screen.wait_for("what its calls did besides is not undone")
     screen.wait_for("notes.txt: finished")
+    screen.enter("/redo")
+    screen.wait_for("+ notes.txt  brought back")
     screen.enter("/undo")
     screen.wait_for("there is no turn to take back")
 

@@ -56,6 +56,8 @@ def test_handlers_are_told_apart(tmp_path: Path) -> None:
 
 
 ENVIRONMENT_READERS = {
+    "checkpoints/keeper.py": "gives the process of the snapshots a path to git",
+    "checkpoints/repository.py": "gives git its path and the home with the user's ignore rules",
     "runtime/config.py": "the configuration",
     "models/local/options.py": "a local model that is made without a configuration",
     "process/fork_hooks.py": "gives a child process our environment, as Python itself would",

@@ -12,6 +12,7 @@ import msgspec
 from bargein.calls.record import CallRecord
 from bargein.calls.text import CONTENT_CHARS_MAX, one_line, shortened
 from bargein.cancel import Cause, Reason, Token
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Image, Text
 from bargein.contracts.receipt import Receipt, StepKind, StoppedStep
@@ -336,6 +337,23 @@ NOT_STORED = (
     "[Your previous turn ended because it could not be stored. What was stored of it is above.]"
 )
 TAKEN_BACK = "[A turn was taken back. What it did was not undone:]"
+FILES_PUT_BACK = "[A turn was taken back, and the files that its calls changed were put back.]"
+NOT_PUT_BACK = "[What these calls did besides was not undone:]"
+FILES_NAMED_MAX = 20
+
+
+def taken_back(effects: Sequence[str], files: FilesUndone | None) -> str:
+    """Tells the model that a turn was taken back. `files` says what became of its files; None that
+    they are as they were."""
+    did = [f"[{effect}]" for effect in effects]
+    if files is None or not files.files:
+        return "\n".join([TAKEN_BACK, *did]) if did else ""
+    kept = files.kept
+    lines = [FILES_PUT_BACK] if files.changed else [TAKEN_BACK]
+    lines += [f"[{each.path} was kept as it is: {each.why}]" for each in kept[:FILES_NAMED_MAX]]
+    if len(kept) > FILES_NAMED_MAX:
+        lines.append(f"[{len(kept) - FILES_NAMED_MAX} more were kept]")
+    return "\n".join([*lines, *([NOT_PUT_BACK, *did] if did else ())])
 
 
 def stop_note(receipt: Receipt) -> str:

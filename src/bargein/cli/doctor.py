@@ -14,7 +14,7 @@ from bargein.cancel import CancelSource, run_thread
 from bargein.cli.event_loop import run_in_loop
 from bargein.errors import BargeinError
 from bargein.runtime.config import Config
-from bargein.runtime.data_directory import make_data_directory
+from bargein.runtime.data_directory import CHECKPOINTS, make_data_directory
 
 if TYPE_CHECKING:
     from bargein.process import HidingReport
@@ -45,6 +45,7 @@ async def _look(config: Config) -> list[Finding]:
         ("model", _model),
         ("store", _store),
         ("owner", _owner),
+        ("snapshots", _snapshots),
     ]
     findings = [Finding(True, "python", sys.version.split()[0])]
     for name, check in checks:
@@ -199,3 +200,22 @@ async def _store(config: Config) -> Finding:
         return Finding(False, "store", str(error), todo if is_file else "")
     told = f"{shown}, {count} session{'s' * (count != 1)}{promised and f'; {promised}'}"
     return Finding(True, "store", told)
+
+
+async def _snapshots(config: Config) -> Finding:
+    import shutil
+
+    from bargein.checkpoints.retention import held_in
+
+    if not config["checkpoints.enabled"]:
+        return Finding(True, "snapshots", "off: an undo puts no files back")
+    if shutil.which("git") is None:
+        todo = "install git, so that an undo can put files back"
+        return Finding(False, "snapshots", "there is no git", todo)
+    held = list(held_in(config.home / CHECKPOINTS))
+    if not held:
+        return Finding(True, "snapshots", "none are held")
+    size = sum(each.bytes for each in held) / (1 << 20)
+    count = sum(each.snapshots for each in held)
+    words = f"{count} of {len(held)} workspace{'s' * (len(held) != 1)}, {size:.1f} MiB"
+    return Finding(True, "snapshots", f"{words}, in {config.home / CHECKPOINTS}")

@@ -18,6 +18,7 @@ from bargein.client.connection import COMMAND_BYTES_MAX, ServerConnection
 from bargein.client.watches import WireWatch
 from bargein.client.wire import (
     DetailReply,
+    DiffReply,
     DoneReply,
     GrantsReply,
     InboxReply,
@@ -29,6 +30,7 @@ from bargein.client.wire import (
     read,
 )
 from bargein.contracts.budget import Spent
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.given import (
@@ -48,6 +50,7 @@ from bargein.contracts.tool import OpenQuestion
 from bargein.errors import UserError
 from bargein.session.broadcast import Watched
 from bargein.session.results import MessageGone, TurnResult
+from bargein.session.rewinding import Rewind
 from bargein.session.sending import AnySendOptions, parts_of
 from bargein.session.session import NAMED, Content, InboxItem, Sent, TooLate, TurnFailed
 from bargein.session.state import SessionState
@@ -322,9 +325,38 @@ class Session:
 
     # The conversation
 
-    async def undo(self) -> Undone:
-        """Take back the last turn the model can see; one that runs is stopped first."""
-        return read(Undone, await self._ask("undo_turn", again=Resend.NEVER))
+    async def undo(self, *, files: bool | None = None, overrule: Sequence[str] = ()) -> Undone:
+        """Take back the last turn the model can see; one that runs is stopped first. Its files are
+        put back if the server takes snapshots; `files` and `overrule` as in `bargein.Session`."""
+        body = {"files": files, "overrule": list(overrule)}
+        return read(Undone, await self._ask("undo_turn", body=body, again=Resend.NEVER))
+
+    async def preview_undo(
+        self, turn: str | None = None, *, overrule: Sequence[str] = ()
+    ) -> Undone:
+        """Say what an undo, or a rewind to before `turn`, would do. Changes nothing."""
+        check_texts_or_none(turn=turn)
+        body = {"turn": turn, "overrule": list(overrule)}
+        return read(Undone, await self._ask("preview_undo", body=body, again=Resend.SAME))
+
+    async def rewind(
+        self, turn: str, what: Rewind | str | None = None, *, overrule: Sequence[str] = ()
+    ) -> Undone:
+        """Go back to before `turn`: the conversation, the files, or both."""
+        check_texts(turn=turn)
+        chosen = None if what is None else choose(Rewind, what)
+        body = {"turn": turn, "what": chosen, "overrule": list(overrule)}
+        return read(Undone, await self._ask("rewind_session", body=body, again=Resend.NEVER))
+
+    async def redo(self) -> FilesUndone:
+        """Take back the last undo of files, as far as nobody has changed them since."""
+        return read(FilesUndone, await self._ask("redo_files", again=Resend.NEVER))
+
+    async def diff(self, turn: str | None = None) -> str:
+        """What the calls of a turn changed in files, as `git diff` shows it."""
+        check_texts_or_none(turn=turn)
+        found = await self._ask("diff_turn", body={"turn": turn}, again=Resend.SAME)
+        return read(DiffReply, found).diff
 
     async def compact(self) -> TurnResult[str]:
         """Summarise the older part of the conversation now, in a turn of its own that a stop ends

@@ -100,6 +100,10 @@ class SessionPage(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class DiffReply(msgspec.Struct, frozen=True):
+    diff: str
+
+
 class ResultReply(msgspec.Struct, frozen=True):
     state: Literal["open", "settled", "gone"]
     turn: str = ""

@@ -7,6 +7,7 @@ event is never changed; a later event may supersede it.
 from enum import StrEnum
 
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
+from bargein.contracts.checkpoint import Span
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
 from bargein.contracts.permission import Grant, GrantScope, PermissionMode
@@ -214,6 +215,25 @@ class TurnHidden(Value, frozen=True, tag="turn_hidden"):
     by: str
 
 
+class FilesChanged(Value, frozen=True, tag="files_changed"):
+    """Calls of a turn changed files of the workspace between two snapshots. It may come after the
+    end of the turn, which does not wait for snapshots."""
+
+    turn: str
+    calls: tuple[str, ...]
+    span: Span
+
+
+class FilesRestored(Value, frozen=True, tag="files_restored"):
+    """The files of these turns were put back as they were, as far as nobody else had changed them.
+    `redo`: that was taken back itself, and the files are again as the turns left them."""
+
+    turns: tuple[str, ...]
+    span: Span
+    by: str
+    redo: bool = False
+
+
 class ModelUsed(Value, frozen=True, tag="model_used"):
     """The usage of a model request that ended or was stopped. `turn` is empty if the request
     belonged to no turn. All totals are sums of these events. The usage of a sub-agent comes as one
@@ -310,6 +330,8 @@ Event = (
     | InterruptLanded
     | TurnSettled
     | TurnHidden
+    | FilesChanged
+    | FilesRestored
     | ModelUsed
     | Compressed
     | BudgetUsedUp

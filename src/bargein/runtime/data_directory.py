@@ -18,6 +18,7 @@ from bargein.errors import UserError
 if TYPE_CHECKING:
     from bargein.runtime.directory_lock import DirectoryLock
 
+CHECKPOINTS = "checkpoints"
 SESSIONS_FILE = "sessions.sqlite3"
 RUNNING_SERVER_FILE = "gateway.json"
 DOOR_FILE = "host.sock"

@@ -6,7 +6,7 @@ and closes all of it again.
 
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from bargein.contracts.store import LeasedStore, SessionHead, Store
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
 from bargein.runtime.data_directory import (
+    CHECKPOINTS,
     SESSIONS_FILE,
     make_data_directory,
     own_data_directory,
@@ -41,6 +42,7 @@ from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
+    from bargein.checkpoints.keeper import Keeper
     from bargein.mcp.prompts import ListedPrompt
     from bargein.mcp.servers import McpServers, ServerStatus
     from bargein.process import Containment, Hiding
@@ -114,6 +116,7 @@ class Engine(Generic[T]):
         self._grants = grants
         self._principal_of = principal_of
         self._stack: AsyncExitStack = _ShieldedExitStack()
+        self._opened_late: AsyncExitStack = _ShieldedExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
         self._users_containment: Containment | None = None
@@ -125,12 +128,15 @@ class Engine(Generic[T]):
         self._loop: LoopAgent | None = None
         self._source: CancelSource | None = None
         self._reserve: FileReserve | None = None
+        self._keeper: Keeper | None = None
 
     async def __aenter__(self) -> Self:
         if self._engine is not None:
             raise RuntimeError("an Engine was entered twice; make a new one")
         async with _ShieldedExitStack() as stack:
             owner = await stack.enter_async_context(TaskOwner(apart=True))
+            # Sessions use it until they are closed, whenever it was opened.
+            await stack.enter_async_context(self._opened_late)
             self._source = source = stack.enter_context(CancelSource("engine"))
             config = self._config or _load_config()
             store = await self._open_store(stack, config)
@@ -160,6 +166,7 @@ class Engine(Generic[T]):
                     self._grants,
                 ),
                 output_type=self._loop.output_type if self._loop is not None else None,
+                checkpoints=self._open_checkpoints(config, source, stack),
             )
             if isinstance(store, LeasedStore):
                 store.on_lost(partial(engine.lose_everything, LEASE_LOST))
@@ -168,6 +175,8 @@ class Engine(Generic[T]):
                 engine.spawn(partial(engine.recovery.rescue, store))
             if self._deletes_old_sessions:
                 _delete_old_sessions(engine, config)
+            if self._keeper is not None:
+                _drop_old_snapshots(engine, self._keeper, config)
             self._stack = stack.pop_all()
         return self
 
@@ -296,7 +305,7 @@ class Engine(Generic[T]):
         async with self._opening_users_containment:
             if self._users_containment is None:
                 home = self._home or (self._config or _load_config()).home
-                self._users_containment = await self._stack.enter_async_context(
+                self._users_containment = await self._opened_late.enter_async_context(
                     await open_containment(home=home)
                 )
         return self._users_containment
@@ -424,6 +433,50 @@ class Engine(Generic[T]):
         self._mcp.append(servers)
         return servers
 
+    def _open_checkpoints(
+        self, config: "Config", source: CancelSource, stack: AsyncExitStack
+    ) -> "Keeper | None":
+        """Snapshots are taken of an agent's workspace, if git is there to take them."""
+        import shutil
+
+        workspace = getattr(self._agent, "workspace", None)
+        if workspace is None or self._containment is None:
+            return None
+        if not (config["checkpoints.enabled"] and shutil.which("git")):
+            return None
+        from bargein.checkpoints.keeper import Keeper
+        from bargein.checkpoints.repository import Bounds
+
+        self._keeper = keeper = Keeper(
+            workspace,
+            self._checkpoints_directory(config, stack),
+            self.users_containment,
+            source,
+            bounds=Bounds(
+                file_bytes_max=int(config.number("checkpoints.file_megabytes_max")) << 20,
+                files_max=int(config.number("checkpoints.files_max")),
+            ),
+        )
+        stack.push_async_callback(keeper.aclose)
+        return keeper
+
+    def _checkpoints_directory(self, config: "Config", stack: AsyncExitStack) -> Path:
+        """Beside the sessions, which name the snapshots; sessions that are kept nowhere have
+        snapshots that go with them."""
+        from bargein import stores
+
+        if self._store is None:
+            return (self._home or config.home) / CHECKPOINTS
+        directory = None
+        if isinstance(self._store, str | Path):
+            directory = stores.directory_of(self._store)
+        if directory is None:
+            import tempfile
+
+            temporary = tempfile.TemporaryDirectory(prefix="bargein-", ignore_cleanup_errors=True)
+            return Path(stack.enter_context(temporary)) / CHECKPOINTS
+        return directory / CHECKPOINTS
+
 
 class _ShieldedExitStack(AsyncExitStack):
     """Closes everything in it even if its task is cancelled. Each close has a bound, and the store
@@ -464,6 +517,21 @@ def _delete_old_sessions(engine: SessionEngine, config: "Config") -> None:
     async def work() -> None:
         before = time.time() - unused_s
         await delete_unused(engine, before=before, delete=deleting(engine.store))
+
+    engine.spawn(partial(repeat, work))
+
+
+def _drop_old_snapshots(engine: SessionEngine, keeper: "Keeper", config: "Config") -> None:
+    """Drops, now and then, snapshots that are too old or take too much room."""
+    from bargein.contracts.checkpoint import CheckpointError
+    from bargein.session.retention import repeat
+
+    keep_s = config.seconds_of_days("checkpoints.keep_days")
+    bytes_max = int(config.number("checkpoints.megabytes_max")) << 20
+
+    async def work() -> None:
+        with suppress(CheckpointError):
+            await keeper.tidy(keep_s=keep_s or 0.0, bytes_max=bytes_max)
 
     engine.spawn(partial(repeat, work))
 

@@ -270,6 +270,25 @@ SETTINGS: tuple[Setting, ...] = (
         1.0,
         True,
     ),
+    Setting(
+        "checkpoints.enabled",
+        FLAG,
+        "take snapshots of the workspace around calls, so that an undo can put files back",
+        default=True,
+        own_only=True,
+    ),
+    Setting("checkpoints.keep_days", DAYS, "how long snapshots are kept", 14.0, True),
+    Setting(
+        "checkpoints.megabytes_max",
+        COUNT,
+        "how much room the snapshots of a workspace may take",
+        2048,
+        True,
+    ),
+    Setting(
+        "checkpoints.files_max", COUNT, "a workspace with more files is not covered", 250_000, True
+    ),
+    Setting("checkpoints.file_megabytes_max", COUNT, "a larger file is not covered", 16, True),
     Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
     Setting(
         "chat.leave",

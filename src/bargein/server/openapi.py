@@ -16,6 +16,7 @@ from bargein.server.shapes import (
     CallInterrupt,
     Command,
     CutOff,
+    DiffWanted,
     Health,
     Hello,
     History,
@@ -25,9 +26,12 @@ from bargein.server.shapes import (
     NewSession,
     NewTicket,
     Pong,
+    PreviewWanted,
+    RewindWanted,
     SessionChange,
     SocketReply,
     StopAll,
+    UndoWanted,
     WatchBegun,
 )
 
@@ -61,6 +65,10 @@ ON_SOCKETS = (Command, SocketReply, Pong, Hello, WatchBegun)
 
 EXAMPLES: dict[type[msgspec.Struct], object] = {
     NewSession: {"title": "Holidays"},
+    UndoWanted: {"overrule": ["notes.txt"]},
+    PreviewWanted: {"turn": "t3"},
+    RewindWanted: {"turn": "t3", "what": "files"},
+    DiffWanted: {"turn": "t4"},
     NewTicket: {"after": 12},
     SessionChange: {"members": {"bob": "write"}},
     NewMessage: {"text": "Only to ten", "mode": "interrupt"},

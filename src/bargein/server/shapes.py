@@ -18,6 +18,7 @@ from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
+from bargein.session.rewinding import Rewind
 from bargein.session.state import Lane, Phase
 
 TITLE_CHARACTERS_MAX = 200
@@ -120,6 +121,35 @@ class History(_Asked, frozen=True):
     instructions: str = ""
 
 
+class UndoWanted(_Asked, frozen=True):
+    """`files`: put them back; without it, if snapshots are taken. `overrule` are paths that go back
+    although somebody changed them since."""
+
+    files: bool | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class PreviewWanted(_Asked, frozen=True):
+    """Without `turn`: of an undo of the last one."""
+
+    turn: Id | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class RewindWanted(_Asked, frozen=True):
+    """Without `what`: both, if snapshots are taken, or else the conversation."""
+
+    turn: Id
+    what: Rewind | None = None
+    overrule: tuple[str, ...] = ()
+
+
+class DiffWanted(_Asked, frozen=True):
+    """Without `turn`: of the last one that changed files."""
+
+    turn: Id | None = None
+
+
 class StopAll(_Asked, frozen=True):
     """Without `sessions`, all that run. `scope` `session` stops their background calls too."""
 
@@ -167,6 +197,12 @@ class Sent(msgspec.Struct, frozen=True):
     command: Literal["stop", "status", "help"] | None = None
     reply: str = ""
     receipt: Receipt | None = None
+
+
+class FilesDiff(msgspec.Struct, frozen=True):
+    """What a turn changed in files, as `git diff` shows it."""
+
+    diff: str
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -1,10 +1,21 @@
 """Operations for the upkeep of a session: undo a turn, summarise, dismiss a question, import a
 history, end."""
 
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnOutcome
 from bargein.server.operation import ApiRequest, Operation, Reply, operation
 from bargein.server.problems import Code
-from bargein.server.shapes import Done, History, Nothing, ResultView
+from bargein.server.shapes import (
+    DiffWanted,
+    Done,
+    FilesDiff,
+    History,
+    Nothing,
+    PreviewWanted,
+    ResultView,
+    RewindWanted,
+    UndoWanted,
+)
 from bargein.server.talking import SEEN, done_or_too_late
 from bargein.session.sending import TurnFailed
 from bargein.session.undo import Undone
@@ -13,15 +24,75 @@ from bargein.session.undo import Undone
 @operation(
     "POST",
     "/sessions/{session}/undo",
-    Nothing,
+    UndoWanted,
     replies={200: Undone},
     problems=(*SEEN, Code.TOO_LATE),
 )
-async def undo_turn(request: ApiRequest, body: Nothing) -> Reply:
-    """Take back the last turn that the model can see, after stopping it if it runs. Effects are not
-    undone; the answer lists them."""
+async def undo_turn(request: ApiRequest, body: UndoWanted) -> Reply:
+    """Take back the last turn that the model can see, after stopping it if it runs. Its files are
+    put back if snapshots are taken. The answer lists the files that were kept and the calls that
+    had other effects."""
     opened = await request.open("write")
-    return Reply(200, await opened.session.undo(by=request.principal.name))
+    done = await opened.session.undo(
+        files=body.files, overrule=body.overrule, by=request.principal.name
+    )
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/undo/preview",
+    PreviewWanted,
+    replies={200: Undone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
+    """Say what an undo, or a rewind to before `turn`, would do to files. Changes nothing."""
+    opened = await request.open("write")
+    return Reply(200, await opened.session.preview_undo(body.turn, overrule=body.overrule))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/rewind",
+    RewindWanted,
+    replies={200: Undone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def rewind_session(request: ApiRequest, body: RewindWanted) -> Reply:
+    """Go back to before a turn: the conversation, the files, or both. A running turn is stopped."""
+    opened = await request.open("write")
+    done = await opened.session.rewind(
+        body.turn, body.what, overrule=body.overrule, by=request.principal.name
+    )
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/redo",
+    Nothing,
+    replies={200: FilesUndone},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def redo_files(request: ApiRequest, body: Nothing) -> Reply:
+    """Take back the last undo of files, as far as nobody has changed them since."""
+    opened = await request.open("write")
+    return Reply(200, await opened.session.redo(by=request.principal.name))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/diff",
+    DiffWanted,
+    replies={200: FilesDiff},
+    problems=(*SEEN, Code.TOO_LATE),
+)
+async def diff_turn(request: ApiRequest, body: DiffWanted) -> Reply:
+    """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
+    changed any if none is named."""
+    opened = await request.open("write")
+    return Reply(200, FilesDiff(await opened.session.diff(body.turn)))
 
 
 @operation(
@@ -91,6 +162,10 @@ async def end_session(request: ApiRequest, body: Nothing) -> Reply:
 
 UPKEEP_OPERATIONS: tuple[Operation, ...] = (
     undo_turn,
+    preview_undo,
+    rewind_session,
+    redo_files,
+    diff_turn,
     compact_session,
     dismiss_question,
     import_history,

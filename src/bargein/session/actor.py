@@ -18,6 +18,7 @@ import msgspec
 
 from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
+from bargein.contracts.checkpoint import Checkpoints
 from bargein.contracts.event import (
     AssistantSaid,
     Event,
@@ -59,6 +60,7 @@ from bargein.session.commands import (
     Stop,
     StopBackground,
 )
+from bargein.session.files import SessionFiles
 from bargein.session.hooks import Hooks
 from bargein.session.journal import GroupCommitter, Journal, JournalBroken
 from bargein.session.limits import Limits, weight_of_waiting
@@ -98,6 +100,7 @@ class Parts(msgspec.Struct, frozen=True):
     observe: Observe | None
     below: Below
     permission: PermissionSettings
+    checkpoints: Checkpoints | None
     make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
 
 
@@ -142,6 +145,8 @@ class Actor:
         )
         self.results = results
         self.background: dict[str, ActiveCall] = {}
+        # What a sub-agent changes is within its parent's call.
+        self.files = SessionFiles(self, parts.checkpoints if run is None else None)
         self.children = Children(self, self.tree, parts.below)
         self.questions = Questions(self)
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
@@ -366,12 +371,13 @@ class Actor:
     def _leave_if_written(self) -> None:
         """Leave memory only when nothing is on its way to the store: at once, or, if the session
         takes no more commands, when everything is written. Otherwise stay."""
-        if self._journal.is_idle:
+        if self._journal.is_idle and self.files.is_idle:
             self._leave()
         elif self.state.closing or self.state.phase is Phase.ENDED:
             self.spawn(self._leave_when_written)
 
     async def _leave_when_written(self) -> None:
+        await self.files.idle()
         await self._journal.idle()
         self._leave()
 
@@ -429,6 +435,7 @@ class Actor:
         watchers, processes."""
         return (
             self._journal.is_idle
+            and self.files.is_idle
             and not self.lifetime.token.in_use
             and not self.broadcast.is_watched
         )

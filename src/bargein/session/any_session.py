@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, TypeVar, Unpack, overload
 
 from bargein.contracts.budget import Spent
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ChildView
 from bargein.contracts.model import ModelMessage
@@ -17,6 +18,7 @@ from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
+from bargein.session.rewinding import Rewind
 from bargein.session.sending import AnySendOptions, Content, Sent
 from bargein.session.session import InboxItem
 from bargein.session.state import SessionState
@@ -119,7 +121,19 @@ class AnySession(Protocol):
 
     async def continue_(self) -> None: ...
 
-    async def undo(self) -> Undone: ...
+    async def undo(self, *, files: bool | None = None, overrule: Sequence[str] = ()) -> Undone: ...
+
+    async def preview_undo(
+        self, turn: str | None = None, *, overrule: Sequence[str] = ()
+    ) -> Undone: ...
+
+    async def rewind(
+        self, turn: str, what: Rewind | str | None = None, *, overrule: Sequence[str] = ()
+    ) -> Undone: ...
+
+    async def redo(self) -> FilesUndone: ...
+
+    async def diff(self, turn: str | None = None) -> str: ...
 
     async def compact(self) -> TurnResult[Any]: ...
 

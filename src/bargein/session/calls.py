@@ -175,6 +175,7 @@ class Calls:
             # No longer a step of this turn: a stop of the turn does not touch it.
             self._book.close(call.step, CallStatus.DETACHED)
         self._free_place(call)
+        self._host.files.after(call.id)
         self._host.background[call.id] = call
         reply = self._host.post(Detached(self._turn_id, call.id, told or words.moved(call.id)))
         call.over_or_detached.set()
@@ -257,6 +258,7 @@ class Calls:
 
     async def _start(self, call: ActiveCall, planned: PlannedCall) -> None:
         if planned.effect is not Effect.NONE:
+            await self._host.files.before(self._turn_id, call.id)
             started = CallStarted(self._turn_id, planned.call, planned.effect, planned.title)
             await self._host.write(started).wait()
         call.started = True
@@ -323,6 +325,7 @@ class Calls:
     def _over(self, call: ActiveCall, result: CallResult) -> None:
         call.result = result
         call.source.seal()
+        self._host.files.after(call.id)
         if call.detached:
             self._over_in_background(call, result)
         elif not self.fenced:

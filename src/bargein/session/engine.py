@@ -26,6 +26,7 @@ from bargein.cancel import (
     TaskOwner,
 )
 from bargein.cancel._loops import call_if_open, loop_caller
+from bargein.contracts.checkpoint import Checkpoints
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
@@ -72,7 +73,7 @@ class SessionEngine:
     """A simulation can replace `decide` and the clocks. A given `owner` is already open and
     outlives the engine; tools may share it. `compact` is the agent of turns that only compress.
     `titles` sets how sessions get titles; with None they get none. `output_type` is the type of the
-    agent's answers; None for words."""
+    agent's answers; None for words. `checkpoints` saves files around calls."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class SessionEngine:
         below: Below | None = None,
         reserve: Reserve | None = None,
         permission: PermissionSettings | None = None,
+        checkpoints: Checkpoints | None = None,
         output_type: OutputType[Any] | None = None,
     ) -> None:
         self.limits = limits or Limits()
@@ -122,6 +124,7 @@ class SessionEngine:
             observe=observe,
             below=below or like(agent),
             permission=permission or PermissionSettings(),
+            checkpoints=checkpoints,
             make_child=self._make_child,
         )
         self._actors: dict[str, Actor] = {}

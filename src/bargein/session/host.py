@@ -8,6 +8,7 @@ from bargein.contracts.event import Event
 from bargein.contracts.live import Live
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
 from bargein.session.commands import Command
+from bargein.session.files import SessionFiles
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.logbook import Logbook
@@ -28,6 +29,7 @@ class TurnHost(Protocol):
     lifetime: CancelSource
     logbook: Logbook
     results: Results
+    files: SessionFiles
     background: "dict[str, ActiveCall]"
     stopped_beside: "tuple[ActiveCall, ...]"
     """In a sub-agent: the background calls that were stopped with it, for the receipt."""

@@ -22,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True):
     - `call_grace_s`: the grace of a call; the ladder of its tool fits into it.
     - `call_grace_s_max`: the longest grace of a call whose tool asks for more.
     - `store_s`: how long a receipt waits for the store.
+    - `files_s`: how long the end of a turn waits for the snapshot of its files.
     - `linger_s`: how long a write that nobody waits for may wait for others to share its commit.
     - `children_deep_max`: how deep sub-agents may be nested.
     - `children_at_once_max`, `children_per_turn_max`: count all sub-agents of a root session, at
@@ -39,6 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
     enrich_s: float = 30.0
     prepare_s: float = 15.0
     store_s: float = 5.0
+    files_s: float = 10.0
     gather_s: float = 0.25
     linger_s: float = 0.005
     checkpoint_s: float = 1.0

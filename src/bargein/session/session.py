@@ -12,10 +12,12 @@ import msgspec
 
 from bargein.cancel import Cause, Reason
 from bargein.contracts.budget import Spent
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.choice import answer_of, choose
 from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
+    FilesChanged,
     HistoryImported,
     Recorded,
     TurnOutcome,
@@ -64,6 +66,13 @@ from bargein.session.commands import (
 )
 from bargein.session.reply import Answered, Reply, SessionGone
 from bargein.session.results import ResultSlot, TurnResult
+from bargein.session.rewinding import (
+    Rewind,
+    checkpoints_of,
+    preview_files,
+    redo_files,
+    undo_files,
+)
 from bargein.session.sending import (
     Busy,
     Content,
@@ -83,7 +92,7 @@ from bargein.session.sending import (
 from bargein.session.state import Lane, SessionState
 from bargein.session.streaming import TurnStream, stream_turn
 from bargein.session.transcript import Transcript, check_history
-from bargein.session.undo import Undone, last_visible_turn
+from bargein.session.undo import Undone, describe, last_visible_turn, spans_of, turns_from
 from bargein.session.watching import follow, read_pages, tell_pages
 
 if TYPE_CHECKING:
@@ -537,24 +546,135 @@ class Session(Generic[T]):
         await self._engine.check_readable(await self._engine.actor(self.id))
         await self._tell(Continue())
 
-    async def undo(self, *, by: str = "user") -> Undone:
-        """Take back the last turn that the model can see; stop it first if it runs.
+    @property
+    def _keeps_files(self) -> bool:
+        """Whether snapshots of the workspace are taken, so that an undo can put files back."""
+        return self._engine.parts.checkpoints is not None
 
-        This undoes no effect of the turn; the caller and the model get a list of what it did. A
-        second call takes back the turn before.
+    async def undo(
+        self, *, files: bool | None = None, overrule: Sequence[str] = (), by: str = "user"
+    ) -> Undone:
+        """Take back the last turn the model can see; one that runs is stopped first. Again: the
+        turn before.
+
+        The files that its calls changed are put back if snapshots are taken; with `files=True`
+        it raises if none are, with `files=False` they stay. A file that somebody else has
+        changed since is kept and named, unless `overrule` names it. What the calls did besides is
+        not undone, and is told, to the model too.
         """
         check_texts(by=by)
-        if (await self.state()).busy:
-            await self.interrupt(by=by)
-        actor = await self._engine.actor(self.id)
-        # A turn may have just ended, with its end not yet in the log.
-        await actor.written()
-        turns = actor.state.turns
+        actor = await self._at_rest(by)
         found = last_visible_turn(await self.events())
         if found is None:
             raise TooLate("there is no turn to take back")
-        await self._tell(Hide(found.turn, turns, by, found.note))
-        return found
+        with_files = self._keeps_files if files is None else files
+        return await self._take_back(actor, found.turn, (found.turn,), with_files, overrule, by)
+
+    async def preview_undo(
+        self, turn: str | None = None, *, overrule: Sequence[str] = ()
+    ) -> Undone:
+        """Say what `undo(files=True)`, or a rewind to before `turn`, would do. Changes nothing."""
+        check_texts_or_none(turn=turn)
+        actor = await self._engine.actor(self.id)
+        await actor.files.idle()
+        await actor.written()
+        log = await self.events()
+        found = last_visible_turn(log)
+        if found is None:
+            raise TooLate("there is no turn to take back")
+        turns = self._turns_from(turn, log) if turn is not None else (found.turn,)
+        files = await preview_files(actor, turns, log, overrule)
+        return describe(turns, log, files)
+
+    async def rewind(
+        self,
+        turn: str,
+        what: Rewind | str | None = None,
+        *,
+        overrule: Sequence[str] = (),
+        by: str = "user",
+    ) -> Undone:
+        """Go back to before `turn`: take it and all later turns back from the model
+        (`conversation`), put back their files (`files`), or `both`, which is meant if snapshots
+        are taken. A running turn is stopped."""
+        check_texts(turn=turn, by=by)
+        usual = Rewind.BOTH if self._keeps_files else Rewind.CONVERSATION
+        what = usual if what is None else choose(Rewind, what)
+        actor = await self._at_rest(by)
+        turns = self._turns_from(turn, await self.events())
+        if what is Rewind.FILES:
+            log = await self.events()
+            done = await undo_files(actor, turns, log, overrule=overrule, by=by)
+            return describe(turns, log, done)
+        with_files = what is Rewind.BOTH
+        return await self._take_back(actor, turn, turns, with_files, overrule, by)
+
+    async def redo(self, *, by: str = "user") -> FilesUndone:
+        """Take back the last undo of files, as far as nobody has changed them since. The model
+        does not see the turn again."""
+        check_texts(by=by)
+        actor = await self._at_rest(by)
+        done = await redo_files(actor, await self.events(), by=by)
+        if done is None:
+            raise TooLate("there is no undo of files that could be taken back")
+        return done
+
+    async def diff(self, turn: str | None = None) -> str:
+        """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
+        changed any if none is named. Empty if nothing changed."""
+        check_texts_or_none(turn=turn)
+        actor = await self._engine.actor(self.id)
+        await actor.files.idle()
+        await actor.written()
+        log = await self.events()
+        if turn is None:
+            changed = [each.event.turn for each in log if isinstance(each.event, FilesChanged)]
+            turn = changed[-1] if changed else ""
+        elif not turns_from(turn, log):
+            raise TooLate(f"there is no turn {turn} in this session")
+        return await checkpoints_of(actor).diff(spans_of((turn,), log))
+
+    async def _at_rest(self, by: str) -> "Actor":
+        """Stop the running turn, and wait until the log tells all of it."""
+        if (await self.state()).busy:
+            await self.interrupt(by=by)
+        actor = await self._engine.actor(self.id)
+        await actor.files.idle()
+        # A turn may have ended a moment ago, and the log not tell of it yet.
+        await actor.written()
+        return actor
+
+    def _turns_from(self, turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:
+        turns = turns_from(turn, log)
+        if not turns:
+            raise TooLate(f"there is no turn {turn} in this session")
+        return turns
+
+    async def _take_back(
+        self,
+        actor: "Actor",
+        first: str,
+        turns: tuple[str, ...],
+        with_files: bool,
+        overrule: Sequence[str],
+        by: str,
+    ) -> Undone:
+        """Files first: if that fails, nothing has happened."""
+        count = actor.state.turns
+        log = await self.events()
+        done = None
+        if with_files:
+            done = await undo_files(actor, turns, log, overrule=overrule, by=by)
+        note = ""
+        while (found := last_visible_turn(await self.events(), done)) is not None:
+            if found.turn not in turns:
+                break
+            note = found.note
+            await self._tell(Hide(found.turn, count, by, note))
+            if found.turn == first:
+                break
+            await actor.written()
+        return msgspec.structs.replace(describe(turns, log, done), note=note)
 
     async def compact(self, *, by: str = "user") -> TurnResult:
         """Summarise the older part of the conversation now, in a separate turn that can be stopped

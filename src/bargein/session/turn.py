@@ -326,6 +326,8 @@ class Turn:
         said = await agent(self)
         if said is not None and not self._fenced:
             self.finish(said)
+        # What the user changes after the end of a turn must not be taken for its doing.
+        await self._host.files.idle(self._host.limits.files_s)
         self.source.seal()
 
     @property

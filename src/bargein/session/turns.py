@@ -50,6 +50,7 @@ class Turns:
         self._at_work += 1
         if self._actor.run is None:
             self._actor.tree.turn_began()
+        self._actor.files.turn_begins()
         self._actor.spawn(partial(self._run, turn))
 
     async def _run(self, turn: Turn) -> None:

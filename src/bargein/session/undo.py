@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bargein.calls.words import TAKEN_BACK
+from bargein.calls import words
+from bargein.contracts.checkpoint import FilesUndone, Span
 from bargein.contracts.event import (
     CallEnded,
     CallStarted,
+    FilesChanged,
+    FilesRestored,
     MessageAccepted,
     MessageEdited,
     MessagesTaken,
@@ -21,24 +24,31 @@ from bargein.contracts.tool import CallStatus, Effect
 
 __all__ = [
     "Undone",
+    "describe",
     "last_visible_turn",
+    "redoable",
+    "spans_of",
+    "turns_from",
     "words_of",
 ]
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """A turn that the model no longer sees. `effects` describes the calls that may have changed
-    something; none of them was undone. `note` tells the model about them, and about those of turns
-    that were taken back just before."""
+    """A turn that the model does not see any more, or the first of several. `effects` are calls
+    that may have changed something, in words; of what they did only files can be put back, and
+    `files` says which were. `note` is what the model is told of it, and of turns that were taken
+    back just before."""
 
     turn: str
     text: str
     effects: tuple[str, ...] = ()
     note: str = ""
+    files: FilesUndone | None = None
 
 
-def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
-    """Return the last settled turn that was not taken back; None if there is none."""
+def last_visible_turn(log: Sequence[Recorded], files: FilesUndone | None = None) -> Undone | None:
+    """The last turn that has settled and was not taken back before; None if there is none. `files`
+    says what became of its files."""
     visible: list[str] = []
     untold: list[str] = []
     for recorded in log:
@@ -55,27 +65,65 @@ def last_visible_turn(log: Sequence[Recorded]) -> Undone | None:
         return None
     turn = visible[-1]
     done = [effect for each in (*untold, turn) for effect in _effects(each, log)]
-    note = "\n".join([TAKEN_BACK, *(f"[{effect}]" for effect in done)]) if done else ""
-    return Undone(turn, words_of(turn, log), _effects(turn, log), note)
+    note = words.taken_back(done, files)
+    return Undone(turn, words_of(turn, log), _effects(turn, log), note, files)
+
+
+def describe(turns: Sequence[str], log: Sequence[Recorded], files: FilesUndone | None) -> Undone:
+    """Says what taking back these turns means; the first of them names it."""
+    effects = tuple(effect for turn in turns for effect in _effects(turn, log))
+    note = words.taken_back(effects, files)
+    return Undone(turns[0], words_of(turns[0], log), effects, note, files)
+
+
+def turns_from(turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:
+    """This turn and all that were started after it; none if there is no such turn."""
+    started = [each.event.turn for each in log if isinstance(each.event, TurnStarted)]
+    return tuple(started[started.index(turn) :]) if turn in started else ()
+
+
+def spans_of(turns: Sequence[str], log: Sequence[Recorded]) -> tuple[Span, ...]:
+    """The changes of files that calls of these turns made, in their order."""
+    chosen = set(turns)
+    return tuple(
+        each.event.span
+        for each in log
+        if isinstance(each.event, FilesChanged) and each.event.turn in chosen
+    )
+
+
+def redoable(log: Sequence[Recorded]) -> FilesRestored | None:
+    """The last undo of files that was not taken back itself. New work of calls ends all of them."""
+    undone: list[FilesRestored] = []
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, FilesChanged):
+            undone = []
+        elif isinstance(event, FilesRestored):
+            if event.redo:
+                del undone[-1:]
+            else:
+                undone.append(event)
+    return undone[-1] if undone else None
 
 
 def words_of(turn: str, log: Sequence[Recorded]) -> str:
     """Return what the user said in a turn."""
-    words: dict[str, str] = {}
+    texts: dict[str, str] = {}
     taken: list[str] = []
     for recorded in log:
         match recorded.event:
             case MessageAccepted(message=message):
-                words[message.id] = message.text
+                texts[message.id] = message.text
             case MessageEdited(message=edited, content=content):
-                words[edited] = "\n".join(each.text for each in content if isinstance(each, Text))
+                texts[edited] = "\n".join(each.text for each in content if isinstance(each, Text))
             case TurnStarted(turn=taker, messages=messages) if taker == turn:
                 taken += messages
             case MessagesTaken(turn=taker, messages=messages) if taker == turn:
                 taken += messages
             case _:
                 pass
-    return "\n".join(words.get(message, "") for message in taken)
+    return "\n".join(texts.get(message, "") for message in taken)
 
 
 def _effects(turn: str, log: Sequence[Recorded]) -> tuple[str, ...]:

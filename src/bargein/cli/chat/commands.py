@@ -8,6 +8,7 @@ from datetime import datetime
 
 import anyio
 
+from bargein.cli.chat.rewinding import diff, redo, rewind, undo
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.doctor import describe_sandbox
 from bargein.cli.granted import in_lines
@@ -29,8 +30,6 @@ MODES = {
     PermissionMode.FULL: "nothing is asked",
 }
 CYCLE = (PermissionMode.ASK, PermissionMode.AUTO_EDIT, PermissionMode.PLAN)
-
-FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +115,6 @@ async def _send(talk: Talk, words: str, mode: Mode) -> None:
         name = "redirect" if mode is Mode.INTERRUPT else mode
         raise UserError(f"write what to say after it: /{name} WORDS")
     await talk.send(words, mode)
-
-
-async def _undo(talk: Talk, rest: str) -> None:
-    _, session = talk.opened()
-    undone = await session.undo()
-    words = " ".join(undone.text.split()) or "the last turn"
-    talk.face.tell("warn", f"taken back: {words[:80]} ({undone.turn}; the model does not see it)")
-    if undone.effects:
-        talk.face.tell("warn", f"{FILES_NOT_RESTORED}:")
-        talk.face.tell("warn", "\n".join(f"  {effect}" for effect in undone.effects))
-    else:
-        talk.face.tell("dim", "it had changed nothing; files are never restored")
 
 
 async def _retry(talk: Talk, rest: str) -> None:
@@ -467,7 +454,10 @@ COMMANDS: dict[str, SlashCommand] = {
     "steer": SlashCommand("add this to the running turn", _steer, needs_words=True),
     "queue": SlashCommand("send this as its own turn, later", _queue, needs_words=True),
     "inbox": SlashCommand("list what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
-    "undo": SlashCommand("remove the last turn from the model's view; restores no files", _undo),
+    "undo": SlashCommand("take the last turn back, with its files; /undo --preview", undo),
+    "redo": SlashCommand("take back what /undo did to files", redo),
+    "rewind": SlashCommand("list the turns; /rewind TURN goes back to before it", rewind),
+    "diff": SlashCommand("show what the last turn changed in files; /diff TURN", diff),
     "retry": SlashCommand("ask again what a failure or crash left unanswered", _retry),
     "pause": SlashCommand("pause before the next step", _pause),
     "continue": SlashCommand("continue after a pause, or with what is held", _continue),

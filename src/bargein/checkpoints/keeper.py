@@ -1,0 +1,160 @@
+"""The way to the snapshots of one workspace from an event loop.
+
+A child process of ours does the work, so that the loop never waits for a disk. It lives in a
+containment in which the data directory can be seen, and dies with us. It is started when it is
+first needed, and again if it died. Requests go one at a time.
+
+A request that takes longer than its bound ends the child: the caller gets an error and no file was
+changed, or an undo is finished by the next child. Cancelling a caller ends its wait alone.
+"""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from bargein.cancel import CancelSource
+from bargein.checkpoints.repository import Bounds
+from bargein.contracts.checkpoint import (
+    CheckpointError,
+    FileFate,
+    FilesUndone,
+    FileUndone,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from bargein.process import Containment, Service
+
+_ANSWER_BYTES_MAX = 4 << 20
+
+
+class Keeper:
+    """`contracts.checkpoint.Checkpoints` of one workspace."""
+
+    def __init__(
+        self,
+        workspace: str | Path,
+        directory: Path,
+        containment: Callable[[], Awaitable["Containment | None"]],
+        source: CancelSource,
+        *,
+        bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+        request_s: float = 120.0,
+    ) -> None:
+        self._workspace = str(workspace)
+        self._directory = directory
+        self._containment = containment
+        self._source = source
+        self._bounds = bounds
+        self._request_s = request_s
+        self._service: Service | None = None
+        self._unread = b""
+        self._one_at_a_time = anyio.Lock()
+
+    async def save(self) -> str:
+        return str((await self._request("save"))["id"])
+
+    async def preview(self, spans: Sequence[Span], overrule: Sequence[str] = ()) -> FilesUndone:
+        return _read(await self._request("preview", spans=_pairs(spans), overrule=list(overrule)))
+
+    async def undo(self, spans: Sequence[Span], overrule: Sequence[str] = ()) -> FilesUndone:
+        with anyio.CancelScope(shield=True):
+            answer = await self._request("undo", spans=_pairs(spans), overrule=list(overrule))
+        return _read(answer)
+
+    async def diff(self, spans: Sequence[Span]) -> str:
+        return str((await self._request("diff", spans=_pairs(spans)))["diff"])
+
+    async def tidy(self, *, keep_s: float, bytes_max: int) -> int:
+        """Drops what is older, or more than fits. Returns how many bytes are held."""
+        answer = await self._request("tidy", keep_s=keep_s, bytes_max=bytes_max)
+        return int(answer["held_bytes"])
+
+    async def aclose(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            await service.stop()
+
+    async def _request(self, what: str, **more: object) -> dict[str, Any]:
+        request = {
+            "do": what,
+            "workspace": self._workspace,
+            "directory": str(self._directory),
+            "bounds": asdict(self._bounds),
+            **more,
+        }
+        async with self._one_at_a_time:
+            answered = False
+            try:
+                with anyio.fail_after(self._request_s):
+                    line = await self._exchange(json.dumps(request).encode() + b"\n")
+                answered = True
+            except TimeoutError:
+                raise CheckpointError(
+                    f"the snapshots of {self._workspace} took more than {self._request_s:g} s"
+                ) from None
+            finally:
+                if not answered:
+                    # Its answer would be taken for that of the next request.
+                    with anyio.CancelScope(shield=True):
+                        await self.aclose()
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise CheckpointError(answer["error"])
+        return answer
+
+    async def _exchange(self, line: bytes) -> bytes:
+        from bargein.process import InputClosed, SpawnError
+
+        try:
+            service = await self._started()
+            await service.write(line)
+            while b"\n" not in self._unread:
+                piece = await service.read()
+                if not piece:
+                    words = service.errors.text().strip()[-400:]
+                    raise CheckpointError(f"the process of the snapshots ended: {words}")
+                self._unread += piece
+                if len(self._unread) > _ANSWER_BYTES_MAX:
+                    raise CheckpointError("the process of the snapshots said too much")
+        except (InputClosed, SpawnError) as error:
+            raise CheckpointError(f"the process of the snapshots: {error}") from error
+        answer, _, self._unread = self._unread.partition(b"\n")
+        return answer
+
+    async def _started(self) -> "Service":
+        if self._service is None or self._service.exit is not None:
+            containment = await self._containment()
+            if containment is None:
+                raise CheckpointError("there is no containment for the process of the snapshots")
+            program = Path(__file__).with_name("child.py")
+            self._unread = b""
+            self._service = await containment.start_service(
+                [sys.executable, "-I", "-S", "-B", "-X", "utf8", str(program)],
+                cwd="/",
+                env=_environment(),
+                token=self._source.token,
+            )
+        return self._service
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    names = ("PATH", "HOME", "XDG_CONFIG_HOME")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _pairs(spans: Sequence[Span]) -> list[list[str]]:
+    return [[span.before, span.after] for span in spans]
+
+
+def _read(answer: dict[str, Any]) -> FilesUndone:
+    files = tuple(FileUndone(path, FileFate(fate), why) for path, fate, why in answer["files"])
+    span = Span(*answer["span"]) if answer["span"] else None
+    return FilesUndone(files, answer["more"], span)

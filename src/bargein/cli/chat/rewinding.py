@@ -1,0 +1,126 @@
+"""`/undo`, `/redo`, `/rewind` and `/diff`: what a turn did to files, shown and taken back."""
+
+from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.talk import Talk
+from bargein.contracts.checkpoint import FileFate, FilesUndone
+from bargein.contracts.event import TurnHidden, TurnSettled
+from bargein.errors import UserError
+from bargein.session.undo import Undone, words_of
+
+FILES_NOT_RESTORED = "files are not restored: what it did stays done"
+LINES_MAX = 400
+FILES_MAX = 40
+
+_SIGNS = {
+    FileFate.CHANGED_BACK: "~",
+    FileFate.BROUGHT_BACK: "+",
+    FileFate.REMOVED: "-",
+    FileFate.KEPT: "!",
+}
+
+
+async def undo(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    if rest == "--preview":
+        preview = await session.preview_undo()
+        talk.face.tell("note", f"/undo would take back: {_words(preview)}")
+        _tell_files(talk, preview.files)
+        return
+    overrule = _overruled(rest)
+    undone = await session.undo(overrule=overrule)
+    talk.face.tell("warn", f"taken back: {_words(undone)} (the model does not see it)")
+    _tell_effects(talk, undone)
+
+
+async def redo(talk: Talk, rest: str) -> None:
+    if rest:
+        raise UserError(f"/redo {rest}: say /redo alone")
+    _, session = talk.opened()
+    _tell_files(talk, await session.redo())
+
+
+async def rewind(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    turn, _, what = rest.partition(" ")
+    if not turn:
+        log = await session.events()
+        hidden = {each.event.turn for each in log if isinstance(each.event, TurnHidden)}
+        turns = [each.event for each in log if isinstance(each.event, TurnSettled)]
+        lines = [
+            f"  {each.turn}  {' '.join(words_of(each.turn, log).split())[:80]}"
+            for each in turns
+            if not each.hidden and each.turn not in hidden
+        ]
+        how = "/rewind TURN goes back to before it; add `conversation` or `files` for only that"
+        talk.face.tell("note", "\n".join([*lines, how]) if lines else "there is no turn yet")
+        return
+    undone = await session.rewind(turn, what.strip() or None)
+    talk.face.tell("warn", f"back to before: {_words(undone)}")
+    _tell_effects(talk, undone)
+
+
+async def diff(talk: Talk, rest: str) -> None:
+    _, session = talk.opened()
+    lines = harmless(await session.diff(rest or None)).rstrip("\n").split("\n")
+    if lines == [""]:
+        talk.face.tell("dim", "no file was changed")
+        return
+    group: list[str] = []
+    style = _style(lines[0])
+    for line in lines[:LINES_MAX]:
+        if _style(line) != style:
+            talk.face.tell(style, "\n".join(group))
+            group, style = [], _style(line)
+        group.append(line)
+    talk.face.tell(style, "\n".join(group))
+    if len(lines) > LINES_MAX:
+        talk.face.tell("dim", f"{len(lines) - LINES_MAX} more lines are not shown")
+
+
+def _style(line: str) -> str:
+    if line.startswith(("+++", "---", "diff ", "index ", "new file", "deleted file", "@@")):
+        return "dim"
+    return {"+": "good", "-": "bad"}.get(line[:1], "note")
+
+
+def _overruled(rest: str) -> tuple[str, ...]:
+    """`--overrule PATH` takes a file back although somebody changed it since."""
+    if not rest:
+        return ()
+    option, _, path = rest.partition(" ")
+    if option != "--overrule" or not path.strip():
+        raise UserError(f"/undo {rest}: say /undo, /undo --preview or /undo --overrule PATH")
+    return (path.strip(),)
+
+
+def _words(undone: Undone) -> str:
+    words = " ".join(undone.text.split())[:80] or "the last turn"
+    return f"{words} ({undone.turn})"
+
+
+def _tell_effects(talk: Talk, undone: Undone) -> None:
+    if undone.files is not None:
+        _tell_files(talk, undone.files)
+    if undone.effects:
+        besides = "what its calls did besides is not undone"
+        talk.face.tell("warn", f"{FILES_NOT_RESTORED if undone.files is None else besides}:")
+        talk.face.tell("warn", "\n".join(f"  {effect}" for effect in undone.effects))
+    else:
+        talk.face.tell("dim", "it had changed nothing")
+
+
+def _tell_files(talk: Talk, files: FilesUndone | None) -> None:
+    if files is None or not files.files:
+        talk.face.tell("dim", "no file is changed")
+        return
+    for style, chosen in (("note", files.changed), ("warn", files.kept)):
+        lines = [
+            f"  {_SIGNS[each.fate]} {harmless(each.path)}  {each.fate}{each.why and ': '}{each.why}"
+            for each in chosen[:FILES_MAX]
+        ]
+        if len(chosen) > FILES_MAX:
+            lines.append(f"  and {len(chosen) - FILES_MAX} more")
+        if lines:
+            talk.face.tell(style, "\n".join(lines))
+    if files.more:
+        talk.face.tell("dim", f"  and {files.more} more files")

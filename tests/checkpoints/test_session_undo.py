@@ -1,0 +1,193 @@
+"""Undo through the whole engine: real tools, real processes, a real store."""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bargein import Agent, Engine
+from bargein.contracts.checkpoint import FileFate
+from bargein.contracts.event import FilesChanged, FilesRestored
+from bargein.contracts.live import CallOutput, OutputSoFar
+from bargein.errors import UserError
+from bargein.models.script import Call, Pause, Say
+from bargein.models.scripted import ScriptedModel
+from bargein.runtime.config import load_config
+from bargein.session.session import Session, TooLate
+from tests.session.world import WITHIN_S, wait_for
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "kept.txt").write_text("mine\n")
+    return place
+
+
+def engine_of(workspace: Path, script: object) -> Engine[str]:
+    model = ScriptedModel(script)  # type: ignore[arg-type]
+    agent = Agent(model, workspace=workspace, mode="full")
+    return Engine(agent, home=workspace.parent / "home")
+
+
+def shell(command: str) -> Call:
+    return Call("terminal", {"command": command})
+
+
+async def said(session: Session[str], words: str) -> None:
+    result = await (await session.send(words)).result()
+    assert result.outcome == "completed", result
+
+
+async def test_an_undo_puts_back_what_a_shell_did_and_a_redo_takes_that_back(
+    workspace: Path,
+) -> None:
+    script = [[shell("echo new > made; echo theirs > kept.txt; mkdir -p deep/er")], [Say("done")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "go")
+        preview = await session.preview_undo()
+        assert preview.files is not None
+        assert {each.path: each.fate for each in preview.files.files} == {
+            "kept.txt": FileFate.CHANGED_BACK,
+            "made": FileFate.REMOVED,
+        }
+        assert (workspace / "made").read_text() == "new\n"
+        assert "+theirs" in await session.diff()
+        undone = await session.undo(files=True)
+        assert undone.files is not None
+        assert len(undone.files.changed) == 2
+        assert "were put back" in undone.note
+        assert (workspace / "kept.txt").read_text() == "mine\n"
+        assert sorted(os.listdir(workspace)) == ["kept.txt"]
+        await session.redo()
+        assert (workspace / "kept.txt").read_text() == "theirs\n"
+        assert (workspace / "deep/er").is_dir()
+        with pytest.raises(TooLate, match="no undo of files"):
+            await session.redo()
+
+
+async def test_what_the_user_changed_since_is_kept_and_named_unless_overruled(
+    workspace: Path,
+) -> None:
+    script = [[shell("echo theirs > kept.txt; echo b > b")], [Say("done")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "go")
+        (workspace / "kept.txt").write_text("mine again\n")
+        preview = await session.preview_undo()
+        assert preview.files is not None
+        assert [(each.path, each.why) for each in preview.files.kept] == [
+            ("kept.txt", "changed since")
+        ]
+        await session.undo(files=True, overrule=["kept.txt"])
+        assert (workspace / "kept.txt").read_text() == "mine\n"
+
+
+async def test_what_a_user_changes_while_the_model_thinks_is_the_users(workspace: Path) -> None:
+    script = [[shell("echo a > a")], [Pause(0.5), shell("echo b > b")], [Say("done")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        sent = await session.send("go")
+        await wait_for(session, FilesChanged)
+        (workspace / "users").write_text("mine")
+        await sent.result()
+        await session.undo(files=True)
+        assert sorted(os.listdir(workspace)) == ["kept.txt", "users"]
+
+
+async def test_an_undo_works_after_a_restart_and_so_does_a_redo(workspace: Path) -> None:
+    script = [[shell("echo one > f")], [Say("1")], [shell("echo two > f")], [Say("2")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "first")
+        await said(session, "second")
+    async with engine_of(workspace, []) as engine:
+        session = await engine.session("s")
+        undone = await session.undo(files=True)
+        assert undone.text == "second"
+        assert (workspace / "f").read_text() == "one\n"
+    async with engine_of(workspace, []) as engine:
+        session = await engine.session("s")
+        await session.redo()
+        assert (workspace / "f").read_text() == "two\n"
+        log = [each.event for each in await session.events()]
+        assert [type(each) for each in log if isinstance(each, FilesChanged | FilesRestored)] == [
+            FilesChanged,
+            FilesChanged,
+            FilesRestored,
+            FilesRestored,
+        ]
+
+
+async def test_a_rewind_takes_back_files_conversation_or_both(workspace: Path) -> None:
+    script = [[shell("echo one > f")], [Say("1")], [shell("echo two > f; touch g")], [Say("2")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "first")
+        await said(session, "second")
+        await session.rewind("t1", "files")
+        assert sorted(os.listdir(workspace)) == ["kept.txt"]
+        assert len(await session.transcript()) > 0
+        await session.redo()
+        assert (workspace / "f").read_text() == "two\n"
+        undone = await session.rewind("t1", "both")
+        assert undone.text == "first"
+        assert sorted(os.listdir(workspace)) == ["kept.txt"]
+        assert len(await session.transcript()) == 0
+        with pytest.raises(UserError, match="no rewind"):
+            await session.rewind("t1", "everything")
+        with pytest.raises(TooLate, match="no turn t9"):
+            await session.rewind("t9")
+
+
+async def test_a_stopped_call_is_undone_too_and_its_receipt_waits_for_no_snapshot(
+    workspace: Path,
+) -> None:
+    async with engine_of(workspace, [[shell("echo half > half; echo ready; sleep 60")]]) as engine:
+        session = await engine.session("s")
+        await session.send("go")
+        with anyio.fail_after(WITHIN_S):
+            async with aclosing(session.watch()) as events:
+                async for event in events:
+                    if isinstance(event, CallOutput | OutputSoFar):
+                        break
+        receipt = await session.interrupt()
+        assert receipt.status == "stopped"
+        undone = await session.undo(files=True)
+        assert undone.files is not None
+        assert not (workspace / "half").exists()
+
+
+async def test_without_snapshots_an_undo_of_files_says_so(workspace: Path) -> None:
+    config = load_config({"BARGEIN_CHECKPOINTS_ENABLED": "0"})
+    agent = Agent(ScriptedModel([[Say("hello")]]), workspace=workspace)
+    async with Engine(agent, store="memory", config=config) as engine:
+        session = await engine.session("s")
+        await said(session, "go")
+        with pytest.raises(UserError, match=r"checkpoints\.enabled"):
+            await session.undo(files=True)
+        assert (await session.undo()).turn == "t1"
+
+
+async def test_only_the_owner_can_read_snapshots(workspace: Path) -> None:
+    async with engine_of(workspace, [[shell("echo a > a")], [Say("done")]]) as engine:
+        session = await engine.session("s")
+        await said(session, "go")
+        await session.diff()
+    kept = workspace.parent / "home" / "checkpoints"
+    found = [Path(folder) / name for folder, _, names in os.walk(kept) for name in names]
+    assert found
+    assert [path for path in (kept, *found) if path.stat().st_mode & 0o077] == []
