@@ -15,7 +15,7 @@ from bargein.contracts.model import ModelRequest, Part, TextPart, Usage
 from bargein.models.dialects.chat import ChatDialect
 from bargein.models.endpoint import Attempt
 from bargein.models.retrying import RetryingModel
-from bargein.models.sse import EventParser
+from bargein.net.sse import EventParser
 from bench.measure import Report, Samples
 
 HERE = Path(__file__).parent

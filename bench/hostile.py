@@ -2,12 +2,17 @@
 
 The server runs in a process of its own with the limits of `bargein serve`, each attack in another.
 The good client, in this process, stops running turns and asks for /healthz all the time; each of
-its samples is of a round that is either quiet or under attack, in turns, on the same server. Each
-attack has a server of its own, so that none pays for what another one left behind.
+its samples is of a round that is quiet, beside a busy neighbour, or under attack, in turns, on the
+same server. Each attack has a server of its own, so that none pays for what another left behind.
+
+An attacker takes processor time from the server also by being busy beside it. The neighbour shows
+how much of a figure that is: it is the same attack in a process of its own, against a second server
+that the good client does not use. That second server's work comes on top, so the neighbour may take
+more processor time than the attacker alone.
 
 Bars: the slowest /healthz and the p99 of stops during the attack at most twice the quiet figures of
-the same run; at most 64 MiB more memory than before the attack. `./dev bench hostile NAME...` runs
-the attacks whose names contain one of these words.
+the same run; at most 64 MiB more memory than before the attack. The rows against the busy neighbour
+have no bar. `./dev bench hostile NAME...` runs the attacks whose names contain one of these words.
 """
 
 from __future__ import annotations
@@ -171,14 +176,18 @@ class Client:
 
 
 async def measure(name: str, report: Report) -> None:
-    quiet, hostile = Seen(), Seen()
-    with server() as target:
+    quiet, busy, hostile = Seen(), Seen(), Seen()
+    with server() as target, server() as neighbour:
         client = Client(target)
         await client.begin()
         await client.work(Seen(), SETTLE_S)
         before, most = memory_of(target.pid), 0
         for _ in range(ROUNDS):
             await client.work(quiet, ROUND_S)
+            with attacked(name, neighbour):
+                await asyncio.sleep(ATTACK_BEGINS_S)
+                await client.work(busy, ROUND_S)
+            await client.work(Seen(), SETTLE_S)
             with attacked(name, target):
                 await asyncio.sleep(ATTACK_BEGINS_S)
                 watching = asyncio.create_task(_highest(target.pid))
@@ -187,23 +196,26 @@ async def measure(name: str, report: Report) -> None:
                 most = max(most, *await asyncio.gather(watching))
             await client.work(Seen(), SETTLE_S)
         client.close()
-    report.rows += [
-        Row(f"{name}: slowest /healthz", max(hostile.health_s), max(quiet.health_s), RATIO),
-        Row(
-            f"{name}: stop, p99",
-            percentile(hostile.stops_s, 99),
-            percentile(quiet.stops_s, 99),
-            RATIO,
-        ),
-    ]
-    for kind, seen in (("quiet", quiet), ("attack", hostile)):
+    for beside, baseline, bar in (("", quiet, RATIO), (", beside a neighbour", busy, None)):
+        for what, figure in (("slowest /healthz", _slowest_health), ("stop, p99", _stop_p99)):
+            row = Row(f"{name}: {what}{beside}", figure(hostile), figure(baseline), bar)
+            report.rows.append(row)
+    for kind, seen in (("quiet", quiet), ("neighbour", busy), ("attack", hostile)):
         for what in ("health_s", "stops_s"):
             samples = {"measure": f"{name}: {what}", "candidate": kind}
             report.raw.append({**samples, "samples_s": getattr(seen, what)})
     grown = max(0, most - before) / 2**20
     report.figure(f"{name}: more memory", grown, unit="MiB", bar=MEMORY_BYTES / 2**20)
-    for text in {*quiet.wrong, *hostile.wrong}:
+    for text in {*quiet.wrong, *busy.wrong, *hostile.wrong}:
         report.violation(f"{name}: {text}")
+
+
+def _slowest_health(seen: Seen) -> float:
+    return max(seen.health_s)
+
+
+def _stop_p99(seen: Seen) -> float:
+    return percentile(seen.stops_s, 99)
 
 
 async def _highest(pid: int) -> int:

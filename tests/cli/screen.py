@@ -177,7 +177,13 @@ class Screen:
         return status if status is not None else -(number or 0)
 
     def close(self) -> None:
-        self._child.close(force=True)
+        try:
+            self._child.close(force=True)
+        except pexpect.ExceptionPexpect:
+            # It was killed at last, and pexpect looks once, 0.1 s later. A busy machine may take
+            # longer to end it.
+            self._child.wait()
+            self._child.close()
 
     def _feed(self, read: bytes) -> None:
         recent = self.raw[-len(BEGIN_AT_ONCE) :] + read

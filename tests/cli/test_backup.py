@@ -28,8 +28,9 @@ from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.directory_lock import DirectoryLock
 from bargein.runtime.engine import Engine
 from bargein.server.access import add_token
-from bargein.server.gateway_db import FILE, MIGRATIONS, GatewayDb, _statements
+from bargein.server.gateway_db import FILE, MIGRATIONS, GatewayDb
 from bargein.stores.sqlite import schema
+from bargein.stores.sqlite.small_file import statements
 from tests.stores import children
 
 
@@ -308,7 +309,7 @@ def older_home(home: Path) -> None:
     with closing(sqlite3.connect(home / SESSIONS_FILE, isolation_level=None)) as connection:
         schema.migrate(connection, schema.MIGRATIONS[:1])
     with closing(sqlite3.connect(home / FILE, isolation_level=None)) as connection:
-        for statement in _statements(MIGRATIONS[0]):
+        for statement in statements(MIGRATIONS[0]):
             connection.execute(statement)
         connection.execute("PRAGMA user_version = 1")
         connection.execute(
@@ -322,6 +323,8 @@ def older_home(home: Path) -> None:
 def versions(home: Path) -> list[int]:
     found = []
     for database in DATABASES:
+        if not (home / database.name).exists():
+            continue
         with closing(sqlite3.connect(home / database.name)) as connection:
             found.append(database.version(connection))
     return found
@@ -363,7 +366,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     home = tmp_path / "data"
     older_home(home)
     wrong = (*MIGRATIONS, "CREATE TABLE fine (x);\nCREATE TABLE tokens (x);\n")
-    monkeypatch.setattr("bargein.server.gateway_db.MIGRATIONS", wrong)
+    monkeypatch.setattr(GatewayDb, "MIGRATIONS", wrong)
     monkeypatch.setattr("bargein.server.gateway_db.VERSION", len(wrong))
     with pytest.raises(StoreFailed, match="tokens already exists"):
         GatewayDb.open(home / FILE)

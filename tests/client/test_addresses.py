@@ -1,16 +1,12 @@
-"""Where a server is: over TCP, a unix socket, or TLS with a certificate that nobody signed."""
+"""Where a server is: addresses, and TLS with a certificate that nobody signed. `test_door` has unix
+sockets."""
 
 from __future__ import annotations
 
 import hashlib
-import socket
 import ssl
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 import trustme
 from cryptography import x509
@@ -20,41 +16,11 @@ from bargein.client import Client
 from bargein.client.address import parse_address
 from bargein.errors import UserError
 from bargein.models.script import Say
-from bargein.server.app import build_app
-from bargein.server.running import GatewayServer
 from tests.client.joined import port_of
 from tests.client.relay import CuttingRelay
-from tests.server.stage import START_TOKEN, Stage, serving
+from tests.server.stage import START_TOKEN, serving
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def listening_at(stage: Stage, path: Path) -> AsyncIterator[None]:
-    """The same gateway on a unix socket."""
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
-    listening.listen()
-    server = GatewayServer(stage.gateway, build_app(stage.gateway))
-    server.config.lifespan = "off"
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.run_until_left, [listening])
-        await server.listening.wait()
-        yield
-        server.should_exit = True
-    listening.close()
-
-
-async def test_over_a_unix_socket(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory() as short:
-        path = Path(short) / "s"
-        async with (
-            serving([[Say("Hello")]], tmp_path) as stage,
-            listening_at(stage, path),
-            Client(f"unix:{path}", token=START_TOKEN) as client,
-        ):
-            session = await client.new_session()
-            assert (await (await session.send("Hi")).result()).text == "Hello"
 
 
 async def test_over_tls_only_with_the_certificate_that_was_named(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ KNOCK = """
 import socket, sys
 knocking = socket.socket(socket.AF_UNIX)
 knocking.connect(sys.argv[1])
-knocking.sendall(b"GET /v1/me HTTP/1.1\\r\\nhost: localhost\\r\\nconnection: close\\r\\n\\r\\n")
 answer = b""
 try:
+    knocking.sendall(b"GET /v1/me HTTP/1.1\\r\\nhost: localhost\\r\\nconnection: close\\r\\n\\r\\n")
     while piece := knocking.recv(65536):
         answer += piece
 except ConnectionError:

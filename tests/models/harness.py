@@ -25,12 +25,12 @@ from bargein.models.dialects import Dialect
 from bargein.models.dialects.anthropic import AnthropicDialect
 from bargein.models.dialects.chat import ChatDialect
 from bargein.models.dialects.responses import ResponsesDialect
-from bargein.models.endpoint import Lookup
 from bargein.models.errors import Secret
 from bargein.models.http_endpoint import HttpEndpoint
 from bargein.models.retry import RetryPolicy
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
+from bargein.net.resolver import Lookup
 
 KEY = "sk-very-secret-0123456789"
 HELLO = ModelRequest(messages=(UserMessage((Text("hello"),)),))

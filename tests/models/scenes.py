@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from bargein.cancel import CancelSource
 from bargein.contracts.model import Image, ModelRequest, Part, UserMessage
-from bargein.models.endpoint import Found
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
+from bargein.net.resolver import Found
 from bargein.testing.fault_answers import events_of
 from bargein.testing.fault_server import FaultServer, full_listener, make_tls
 from bargein.testing.fault_steps import Body, Gate, Hang, Head, Reply, Stall, Step

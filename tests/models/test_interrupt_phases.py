@@ -18,9 +18,9 @@ import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
 from bargein.contracts.model import RetryingPart, TextPart
-from bargein.models.endpoint import Found
 from bargein.models.retrying import RetryingModel
 from bargein.models.watchdog import Timeouts
+from bargein.net.resolver import Found
 from bargein.testing.fault_server import FaultServer, full_listener, serve_in_thread
 from bargein.testing.fault_zoo import refusal, whole
 from tests.models.harness import HELLO, collect, connections_to, endpoint, open_sockets, until

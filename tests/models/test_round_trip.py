@@ -23,7 +23,7 @@ from bargein.contracts.model import (
     UsagePart,
     UserMessage,
 )
-from bargein.models.sse import EventParser
+from bargein.net.sse import EventParser
 from bargein.testing.fault_answers import events_of
 from tests.models.harness import DIALECTS, joined
 

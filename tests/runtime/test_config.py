@@ -127,7 +127,7 @@ def test_a_list_in_a_variable_may_have_spaces_in_it(project: Path) -> None:
     ("name", "hint"),
     [
         ("BARGEIN_MODELL", "; did you mean BARGEIN_MODEL?"),
-        ("BARGEIN_CHAT_LEAVE", "; did you mean BARGEIN_CHAT_LEAVE_S?"),
+        ("BARGEIN_CHAT_LEAVES_S", "; did you mean BARGEIN_CHAT_LEAVE_S?"),
         ("BARGEIN_OPENAI_API_KEY", "; did you mean OPENAI_API_KEY?"),
         ("BARGEIN_SOMETHING", "; `bargein config` lists all settings"),
     ],

@@ -31,7 +31,7 @@ from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.permits import PermissionSettings
 from bargein.stores.memory import MemoryStore
-from bargein.tools import Policy, ToolRegistry
+from bargein.tools import DEFAULT_POLICY, Policy, ToolRegistry
 
 START_TOKEN = "the-token-of-this-start-which-is-long-enough"
 
@@ -146,11 +146,12 @@ class EventReader:
             assert not (await self._line()).startswith("data: ")
 
     async def until(self, kind: str) -> Json:
-        """Read on up to the event of this type."""
-        while True:
-            event = await self.next()
-            if type_of(event) == kind:
-                return event
+        """Read on up to the event of this type; it must come in time."""
+        with anyio.fail_after(WITHIN_S):
+            while True:
+                event = await self.next()
+                if type_of(event) == kind:
+                    return event
 
     async def rest(self) -> list[Json]:
         found = []
@@ -184,7 +185,7 @@ async def serving(
 ) -> AsyncIterator[Stage]:
     model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
     async with TaskOwner() as owner:
-        registry = ToolRegistry(tools, policy=policy or Policy())
+        registry = ToolRegistry(tools, policy=policy or DEFAULT_POLICY)
         agent = loop_agent(model, registry, LoopSettings(output_type=output_type))
         engine = SessionEngine(
             agent,

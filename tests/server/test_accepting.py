@@ -11,6 +11,7 @@ import pytest
 
 from bargein.server.accepting import AT_ONCE_MAX, Acceptor
 from bargein.server.limits import Rate
+from bargein.server.running import listen
 
 pytestmark = pytest.mark.anyio
 BURST = 40
@@ -97,3 +98,33 @@ async def test_a_crowd_is_accepted_at_the_pace_and_nobody_is_refused() -> None:
             await asyncio.sleep(0.001)
         acceptor.close()
         await acceptor.wait_closed()
+
+
+class Delaying(asyncio.Protocol):
+    """Notes whether the kernel keeps small writes back until the one before is acknowledged."""
+
+    def __init__(self, delays: asyncio.Future[bool]) -> None:
+        self._delays = delays
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        own = transport.get_extra_info("socket")
+        self._delays.set_result(not own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        transport.close()
+
+
+async def is_delayed() -> bool:
+    delays: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    with ExitStack() as stack:
+        server = stack.enter_context(listen("127.0.0.1", 0))
+        acceptor = Acceptor(server, lambda: Delaying(delays), pace=NO_PACE)
+        stack.callback(acceptor.close)
+        stack.enter_context(socket.create_connection(server.getsockname()))
+        found = await asyncio.wait_for(delays, 10)
+        await acceptor.wait_closed()
+    return found
+
+
+def test_an_answer_in_two_writes_is_not_delayed() -> None:
+    """Also by asyncio's own loop, which looks at what the socket says that it is."""
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        assert not runner.run(is_delayed())

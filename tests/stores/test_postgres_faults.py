@@ -1,13 +1,15 @@
 """PostgreSQL that fails: silent, restarted, killed, not there, not ours."""
 
-# ruff: noqa: ASYNC110  (what is waited for is in another process)
+# ruff: noqa: ASYNC110, ASYNC240  (what is waited for is in another process)
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -226,3 +228,25 @@ async def test_texts_with_null_characters_come_back_as_they_were(address: str) -
     assert sorted(one.id for one in await store.sessions()) == sorted(strange)
     assert {one.session for one in await store.search("word")} == set(strange)
     await store.aclose()
+
+
+async def test_the_tests_own_server_ends_with_the_program_that_started_it(
+    anyio_backend: object,
+) -> None:
+    code = (
+        "from bargein.testing.postgres_server import PostgresServer\n"
+        "server = PostgresServer.start()\n"
+        "print(server.folder, flush=True)\n"
+        "input()"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    folder = Path((await process.stdout.readline()).decode().strip())
+    assert (folder / "data" / "postmaster.pid").exists()
+    process.kill()
+    await process.wait()
+    async with asyncio.timeout(15):
+        while folder.exists():
+            await asyncio.sleep(0.02)

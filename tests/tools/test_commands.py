@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -42,6 +43,27 @@ async def run_long(context: ToolContext) -> str:
     return "never"
 
 
+LEAVES_AN_ORPHAN = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+if os.fork() == 0:
+    if os.fork() == 0:
+        time.sleep(120)
+    os._exit(0)
+os.wait()
+with open("up", "w") as file:
+    print("up", file=file)
+time.sleep(120)
+"""
+
+
+@tool
+async def run_orphan(context: ToolContext) -> str:
+    """What it leaves behind has lost its parent, is in its group, and ends at the first SIGINT."""
+    await context.run([sys.executable, "-c", LEAVES_AN_ORPHAN])
+    return "never"
+
+
 @tool
 async def run_limited(context: ToolContext) -> str:
     ran = await context.run(["sleep", "120"], timeout_s=0.1)
@@ -65,7 +87,7 @@ async def forget(context: ToolContext) -> str:
 
 @asynccontextmanager
 async def opened(folder: Path, means: str = "auto") -> AsyncIterator[Shop]:
-    more = (run_some, run_long, run_limited, talk, forget)
+    more = (run_some, run_long, run_orphan, run_limited, talk, forget)
     async with open_shop(folder, means=means, more=more) as shop:  # type: ignore[arg-type]
         yield shop
 
@@ -105,6 +127,21 @@ async def test_a_stop_ends_it_and_names_all(tmp_path: Path, means: str) -> None:
             assert result.stop.confirmed
             assert len(result.stop.processes) >= 2
         assert "begun" in text_of(result)
+
+
+@pytest.mark.parametrize("means", [means for means in means_that_work() if means != "group"])
+async def test_a_stop_names_orphans_that_the_first_signal_ended(tmp_path: Path, means: str) -> None:
+    async with opened(tmp_path, means) as shop:
+        desk = Desk()
+
+        async def meanwhile() -> None:
+            await shop.file("up")
+            desk.stop()
+
+        result = await shop.use_and(desk, meanwhile, "run_orphan")
+        assert result.stop is not None
+        assert result.stop.confirmed
+        assert len(result.stop.processes) == 2
 
 
 async def test_a_limit_of_its_own_ends_the_command_and_not_the_call(tmp_path: Path) -> None:

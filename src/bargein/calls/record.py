@@ -92,6 +92,7 @@ class CallRecord:
             confirmed=all(stop.confirmed for stop in self._stops),
             processes=tuple(process for stop in self._stops for process in stop.processes),
             survivors=self.survivors,
+            told="; ".join(dict.fromkeys(stop.told for stop in self._stops if stop.told)),
         )
 
     def abandoned_detail(self) -> StopDetail:

@@ -295,7 +295,8 @@ def _output_so_far(record: CallRecord) -> str:
 def _summary(word: str, title: str, detail: StopDetail) -> str:
     number = len(detail.processes)
     processes = f" ({number} process{'es' if number > 1 else ''})" if number else ""
-    return f"{one_line(title)} {word}{processes}"
+    told = f": {detail.told}" if detail.told else ""
+    return f"{one_line(title)} {word}{processes}{told}"
 
 
 # The background

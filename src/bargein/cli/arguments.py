@@ -67,6 +67,7 @@ COMMANDS = {
     "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
     "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
     "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
+    "mcp": Subcommand("add, list, test or remove MCP servers", "bargein.cli.mcp"),
     "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
     "restore": Subcommand("restore a backup", "bargein.cli.backups"),
     "store": Subcommand("copy all sessions from one store to another", "bargein.cli.store_copy"),
@@ -341,6 +342,54 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    adding = actions.add_parser("add", help="add a server to your own file")
+    adding.add_argument("name", type=as_written)
+    adding.add_argument("--url", type=as_written, default="", help="a server over HTTP")
+    adding.add_argument(
+        "--header",
+        type=as_written,
+        action="append",
+        metavar="'Name: value'",
+        help="goes with each request; ${VAR} stands for a variable",
+    )
+    adding.add_argument(
+        "--bearer-token-env-var",
+        type=as_written,
+        default="",
+        metavar="VAR",
+        help="the variable that has the bearer token",
+    )
+    adding.add_argument(
+        "--env",
+        type=as_written,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a variable for the server; ${VAR} stands for one of yours",
+    )
+    adding.add_argument("--replace", action="store_true", help="also if there is one of this name")
+    adding.add_argument(
+        "words",
+        type=as_written,
+        nargs="*",
+        metavar="COMMAND",
+        help="the command that starts it, after -- if it has options",
+    )
+    adding.formatter_class = argparse.RawDescriptionHelpFormatter
+    adding.epilog = """\
+examples:
+  bargein mcp add time uvx mcp-server-time
+  bargein mcp add files -- npx -y @modelcontextprotocol/server-filesystem .
+  bargein mcp add issues --url https://mcp.example.com/mcp --bearer-token-env-var ISSUES_TOKEN
+"""
+    actions.add_parser("list", help="all servers, and the file that names each")
+    testing = actions.add_parser("test", help="start them and list their tools; calls nothing")
+    testing.add_argument("name", type=as_written, nargs="?", default="")
+    removing = actions.add_parser("remove", help="remove a server from your own file")
+    removing.add_argument("name", type=as_written)
+
+
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
     "attach": _add_attach_arguments,
@@ -348,6 +397,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": _add_run_arguments,
     "serve": add_serve_arguments,
     "token": add_token_arguments,
+    "mcp": _add_mcp_arguments,
     "sessions": _add_sessions_arguments,
     "backup": _add_backup_arguments,
     "restore": _add_restore_arguments,

@@ -23,6 +23,8 @@ from bargein.session.broadcast import Watched
 from bargein.session.state import SessionState
 
 if TYPE_CHECKING:
+    from bargein.mcp.prompts import ListedPrompt
+    from bargein.mcp.servers import ServerStatus
     from bargein.process import Containment
 
 PATIENCE_S = 3600.0
@@ -134,6 +136,15 @@ class AttachedEngine:
     @property
     def takes_tools(self) -> bool:
         return True
+
+    def mcp_status(self) -> "tuple[ServerStatus, ...]":
+        raise UserError(f"{self.attached_to} runs the MCP servers, and does not show them here")
+
+    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]":
+        return ()
+
+    async def mcp_prompt(self, name: str, words: str = "") -> str:
+        raise UserError(f"{self.attached_to} runs the MCP servers, and does not show them here")
 
     # Processes
 

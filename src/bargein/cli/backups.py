@@ -7,12 +7,18 @@ import time
 from pathlib import Path
 
 from bargein.cancel import CancelSource, run_thread
+from bargein.channels import rows_sqlite
 from bargein.cli.event_loop import run_in_loop
 from bargein.runtime.backup import SESSIONS, Database, restore, write_backup
 from bargein.runtime.config import Config
 from bargein.server import gateway_db
+from bargein.stores.sqlite.small_file import version_of
 
-DATABASES = (SESSIONS, Database(gateway_db.FILE, gateway_db.VERSION, gateway_db.version_of))
+DATABASES = (
+    SESSIONS,
+    Database(gateway_db.FILE, gateway_db.VERSION, version_of),
+    Database(rows_sqlite.FILE, rows_sqlite.VERSION, version_of),
+)
 """Every database that this program keeps in a data directory."""
 
 TIDY_S = 10.0

@@ -38,6 +38,7 @@ def default_agent(config: Config) -> Agent:
         titles=True,
         sub_agents={},
         asks=True,
+        mcp=config.mcp.servers if config.mcp is not None else (),
     )
 
 

@@ -48,5 +48,8 @@ def _processes(step: StoppedStep) -> list[str]:
         for each in step.detail.processes
     ]
     left = [f"pid {each.pid} {each.command}: STILL THERE" for each in step.detail.survivors]
+    elsewhere = [step.detail.told] if step.detail.told else []
+    if not step.detail.means:
+        return [*ended, *left, *elsewhere]
     said = "nobody is left, says the kernel" if step.detail.confirmed else "not confirmed"
-    return [*ended, *left, f"{step.detail.means}: {said}"]
+    return [*ended, *left, *elsewhere, f"{step.detail.means}: {said}"]

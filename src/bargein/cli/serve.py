@@ -49,6 +49,7 @@ from bargein.runtime.data_directory import (
 from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
+    from bargein.server.access import Access
     from bargein.server.gateway import Gateway, Settings
     from bargein.server.gateway_db import GatewayDb
     from bargein.server.retention import Retention
@@ -124,6 +125,7 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
         listening = _listen(given, config.home)
         stack.callback(listening.close)
         metrics = Metrics()
+        access = Access(db, start_token=admitted.start_token)
         engine = Engine(
             agent_for(given, config, admitted),
             config=config,
@@ -131,11 +133,11 @@ async def _serve(given: argparse.Namespace, config: Config) -> int:
             observe=observe_with(metrics, config, stack),
             deletes_old_sessions=False,
             grants=project_grants(config),
+            principal_of=lambda session: _owner_of(access, session),
         )
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
         settings = _settings(given, config, admitted, engine.model_name)
-        access = Access(db, start_token=admitted.start_token)
         if engine.agent_sees_data:
             access.fix_approvers()
         gateway = Gateway(
@@ -246,6 +248,12 @@ def _settings(
     )
 
 
+def _owner_of(access: "Access", session: str) -> str:
+    """Returns whom a session belongs to; a sub-agent's is its root's."""
+    owned = access.owned(session.partition("/")[0])
+    return owned.owner if owned is not None else ""
+
+
 def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) -> Agent:
     """Returns the configured agent, without the tools of this machine if they are off."""
     if given.scripted is not None:
@@ -259,6 +267,7 @@ def agent_for(given: argparse.Namespace, config: Config, admitted: Admission) ->
     return replace(
         agent,
         workspace=None,
+        mcp=(),
         instructions="\n\n".join(filter(None, [INSTRUCTIONS, own])),
     )
 

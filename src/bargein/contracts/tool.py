@@ -14,7 +14,7 @@
    work never returns.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -62,13 +62,16 @@ class ProcessEnd(Value, frozen=True):
 
 
 class StopDetail(Value, frozen=True):
-    """How a call was stopped. `confirmed`: the kernel confirmed that no process is left."""
+    """How a call was stopped. `confirmed`: the kernel confirmed that no process is left; of work
+    that runs elsewhere, the other side confirmed the stop. `told` says what is known of such work,
+    in a few words."""
 
     elapsed_ms: float
     means: str = ""
     confirmed: bool = True
     processes: tuple[ProcessEnd, ...] = ()
     survivors: tuple[ProcessEnd, ...] = ()
+    told: str = ""
 
 
 class CallResult(Value, frozen=True):
@@ -294,6 +297,41 @@ class CallContext(msgspec.Struct, frozen=True):
     owner: TaskOwner | None = None
     permits: Permits | None = None
     record: CallNotes | None = None
+
+
+class ForeignTool(Protocol):
+    """A tool that somebody else runs, such as an MCP server. Nothing that it says of itself decides
+    what is asked: its effect is unknown, and it can reach anything."""
+
+    @property
+    def schema(self) -> ToolSchema: ...
+
+    @property
+    def grace_s(self) -> float:
+        """How long a stop of a call may take."""
+        ...
+
+    def title_of(self, arguments: Mapping[str, object]) -> str:
+        """What people are shown of a call, in a few words."""
+        ...
+
+    async def run(self, arguments: Mapping[str, object], context: CallContext) -> CallResult:
+        """Do the work, like `Toolbox.run`. Says `begin` to `context.record` when something may
+        happen."""
+        ...
+
+
+class ForeignTools(Protocol):
+    """The tools that others run. They come and go while the program runs."""
+
+    def tools(self) -> Mapping[str, ForeignTool]:
+        """Those that are known now, by the names that the model is given."""
+        ...
+
+    async def prepare(self, session_id: str, token: Token) -> None:
+        """Have them known, before a turn begins. Bounded; a tool that is not there in time comes
+        later."""
+        ...
 
 
 class Toolbox(Protocol):

@@ -129,7 +129,7 @@ async def _first_model(base_url: str, key: Secret | None) -> str | None:
     """Returns the first chat model of a server; None if this is not a model server."""
     import aiohttp
 
-    from bargein.models.resolver import ThreadResolver
+    from bargein.net.resolver import ThreadResolver
 
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     connector = aiohttp.TCPConnector(

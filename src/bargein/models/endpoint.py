@@ -5,18 +5,12 @@ An attempt is one try: one connection, opened by its first `read` and never reop
 report what happened, once; retries and fallback are not its concern.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from bargein.cancel import Token
 from bargein.contracts.model import ModelRequest, Part, Usage
 from bargein.models.costs import Price
-
-FoundAddress = tuple[int, int, int, str, Any]
-"""An entry of `socket.getaddrinfo`; the format of the address depends on the family."""
-Found = Sequence[FoundAddress]
-Lookup = Callable[..., Found]
-"""Called like `socket.getaddrinfo`."""
 
 
 class Attempt(Protocol):

@@ -28,7 +28,7 @@ from bargein.models.errors import (
     excerpt,
 )
 from bargein.models.retry import parse_retry_after
-from bargein.models.sse import EventTooLong
+from bargein.net.sse import EventTooLong
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _CONTEXT_ADVICE = "Shorten the conversation, or choose a model with a larger context"

@@ -27,10 +27,10 @@ from bargein.models.dialects.faults import FaultKind, StreamFault
 from bargein.models.errors import ModelError
 from bargein.models.explain import Stage
 from bargein.models.http_endpoint import HttpEndpoint
-from bargein.models.resolver import ThreadResolver
 from bargein.models.sockets import Sockets
-from bargein.models.sse import EventParser, EventTooLong
 from bargein.models.watchdog import Watchdog
+from bargein.net.resolver import ThreadResolver
+from bargein.net.sse import EventParser, EventTooLong
 
 CLOSE_S = 2.0
 BODY_PIECE_BYTES = 256 * 1024

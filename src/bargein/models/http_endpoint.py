@@ -12,10 +12,11 @@ from bargein.contracts.model import ModelRequest
 from bargein.errors import UserError
 from bargein.models.costs import Price
 from bargein.models.dialects import Dialect
-from bargein.models.endpoint import Attempt, Lookup
+from bargein.models.endpoint import Attempt
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
 from bargein.models.watchdog import Timeouts
+from bargein.net.resolver import Lookup
 
 if TYPE_CHECKING:
     import ssl

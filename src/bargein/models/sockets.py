@@ -14,7 +14,7 @@ import socket
 import struct
 from itertools import count
 
-from bargein.models.endpoint import FoundAddress
+from bargein.net.resolver import FoundAddress
 
 # Makes close discard unsent data and reset the connection. Otherwise a request whose body the other
 # side does not read would stay in the kernel, and on the wire, long after its end.

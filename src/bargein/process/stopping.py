@@ -121,7 +121,8 @@ class RunningStop:
                 self._enclosure.record_members()
                 self._act()
             self._set_timer(began=self._began)
-        if hurry or not leader_gone:
+        # The first process may have ended by the canceller's signal already.
+        if hurry or not leader_gone or began is not None:
             self._enclosure.record_members()
         self._climb()
         # The first signal has often done its work by now, and one turn of the loop takes as long

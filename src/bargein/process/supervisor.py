@@ -135,7 +135,10 @@ class SupervisorEnclosure:
         await self._is_released.wait()
 
     def note(self) -> None:
-        self._noted = procfs.running(procfs.descendants(self.pid, count_max=_NOTED_MAX))
+        """Below the supervisor, not the command: who has lost its parent is the supervisor's child
+        and may still be in the command's group."""
+        below = procfs.descendants(self._supervisor or self.pid, count_max=_NOTED_MAX)
+        self._noted = procfs.running(pid for pid in below if pid != self.pid)
 
     def interrupt(self, number: int) -> None:
         if self._leader_ended:

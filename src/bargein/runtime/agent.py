@@ -15,6 +15,7 @@ from bargein.contracts.permission import PermissionMode
 from bargein.session.agent import LoopSettings
 
 if TYPE_CHECKING:
+    from bargein.mcp import McpServer
     from bargein.tools import Policy, Tool, ToolSettings
 
 __all__ = ["Agent"]
@@ -35,6 +36,10 @@ class Agent(Generic[T]):
     for a sub-agent. With `asks` the agent can ask the user questions. `mode` decides which calls
     run unasked in sessions whose mode nobody has set. A sub-agent has its parent's mode, or `plan`
     if its own says so.
+
+    `mcp` are servers whose tools the agent can use, such as
+    `McpServer("time", "uvx", ["mcp-server-time"])`. Sub-agents without servers of their own use
+    their parent's.
 
     `output` is the type of its answers: a msgspec Struct, a dataclass, a TypedDict, a pydantic
     model, or a built-in type such as `list[int]`. The agent asks its model for JSON that fits,
@@ -61,6 +66,7 @@ class Agent(Generic[T]):
     asks: bool = False
     deps: object = None
     mode: PermissionMode | str = PermissionMode.ASK
+    mcp: Sequence["McpServer"] = ()
     output: type[T] | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +77,7 @@ class Agent(Generic[T]):
         if not isinstance(self.tools, list | tuple) or not all(map(callable, self.tools)):
             raise wrong("tools", self.tools, "give a list of functions or of tools made with @tool")
         check_path_or_none(workspace=self.workspace)
+        _check_servers(self.mcp)
         choose(PermissionMode, self.mode)
         if self.output is not None:
             output_type(self.output)
@@ -88,3 +95,19 @@ class Agent(Generic[T]):
         if not isinstance(self.sub_models, list | tuple):
             raise wrong("sub_models", self.sub_models, "give a list of names of models")
         check_texts(**{f"sub_models[{at}]": name for at, name in enumerate(self.sub_models)})
+
+
+def _check_servers(servers: object) -> None:
+    right = 'give a list of McpServer, such as [McpServer("time", "uvx", ["mcp-server-time"])]'
+    if not isinstance(servers, list | tuple):
+        raise wrong("mcp", servers, right)
+    if servers:
+        from bargein.mcp.server import McpServer
+
+        for server in servers:
+            if not isinstance(server, McpServer):
+                raise wrong("mcp", server, right)
+        names = [server.name for server in servers]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise wrong("mcp", double, "two servers have this name; rename one")

@@ -27,6 +27,7 @@ from bargein.tools.isolation import ProcessIsolation
 from bargein.tools.standard import open_tool_environment, standard_tools
 
 if TYPE_CHECKING:
+    from bargein.mcp.servers import McpServers
     from bargein.process import Containment, Hiding
     from bargein.runtime.agent import Agent
     from bargein.runtime.config import Config
@@ -46,6 +47,8 @@ class SharedParts:
     containment: "Containment | None"
     hiding: "Hiding"
     models: "ModelInUse"
+    open_mcp: "Callable[[Agent[Any]], McpServers | None]"
+    """Opens the MCP servers of an agent; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class AgentTree:
     mode: PermissionMode | None = None
 
     def loop_agent(self) -> LoopAgent:
-        return LoopAgent(self.model(), self.registry, self.settings, self.read_context)
+        prepare = self.registry.prepare if self.registry.has_foreign else None
+        return LoopAgent(self.model(), self.registry, self.settings, self.read_context, prepare)
 
     def sub_agent(self, task: ChildTask, may_delegate: bool, /) -> AgentKind:
         """Builds the sub-agent for a task. Raises `ModelMisbehaved` if the task asks for an agent,
@@ -111,18 +115,23 @@ class AgentTree:
 
 
 def build_agent_tree(
-    agent: "Agent[Any]", shared: SharedParts, model: Callable[[], Model], deps: object = None
+    agent: "Agent[Any]",
+    shared: SharedParts,
+    model: Callable[[], Model],
+    deps: object = None,
+    mcp: "McpServers | None" = None,
 ) -> AgentTree:
-    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` are the
-    parent's."""
+    """Builds the tree of an agent and its sub-agents, each with its own tools. `deps` and
+    `mcp` are the parent's."""
     deps = agent.deps if agent.deps is not None else deps
+    mcp = shared.open_mcp(agent) or mcp
     named = {
-        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps)
+        name: build_agent_tree(each, shared, shared.models.like(each.model, model), deps, mcp)
         for name, each in (agent.sub_agents or {}).items()
     }
     return AgentTree(
         model=model,
-        registry=_registry_of(agent, shared, deps),
+        registry=_registry_of(agent, shared, deps, mcp),
         settings=LoopSettings(
             agent.instructions,
             agent.budget,
@@ -169,10 +178,12 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
-def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> ToolRegistry:
+def _registry_of(
+    agent: "Agent[Any]", shared: SharedParts, deps: object, mcp: "McpServers | None"
+) -> ToolRegistry:
     policy = agent.policy or DEFAULT_POLICY
     if shared.containment is None:
-        registry = ToolRegistry(policy=policy, deps=deps)
+        registry = ToolRegistry(policy=policy, deps=deps, foreign=mcp)
     else:
         # Without a workspace the agent has only user-written tools, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
@@ -191,6 +202,7 @@ def _registry_of(agent: "Agent[Any]", shared: SharedParts, deps: object) -> Tool
             isolated=isolated,
             tool_environment=tool_environment,
             deps=deps,
+            foreign=mcp,
         )
     if agent.asks:
         registry.add(ask_tool())

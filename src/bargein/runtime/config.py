@@ -25,10 +25,14 @@ from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 
 if TYPE_CHECKING:
+    from bargein.runtime.mcp_config import McpConfig
     from bargein.runtime.project_trust import TrustFile, TrustRequest
 
 PROJECT_FILE = "bargein.toml"
 USER_FILE = "config.toml"
+MAY_NAME_SERVERS = (PROJECT_FILE, ".mcp.json")
+SERVERS_TABLE = "mcpServers"
+"""Read by `runtime.mcp_config`."""
 DEFAULT = "default"
 COMMAND_LINE = "the command line"
 FILE_BYTES_MAX = 1024 * 1024
@@ -51,13 +55,14 @@ class Effective:
 class Config:
     """`home` is the data directory. `environment` has our variables; commands inherit some of them.
     `effective` has the settings by their keys; a missing one has its default. `left_out` has
-    what the project's file sets and the user has not approved."""
+    what the project's file sets and the user has not approved. `mcp` has the MCP servers."""
 
     home: Path
     models: ModelSettings
     environment: Mapping[str, str]
     effective: Mapping[str, Effective] = field(default_factory=dict)
     left_out: "tuple[TrustRequest, ...]" = ()
+    mcp: "McpConfig | None" = None
 
     def __getitem__(self, key: str) -> Value | None:
         found = self.effective.get(key)
@@ -120,7 +125,21 @@ def load_config(
     home = data_home(merged)
     effective["home"] = Effective(str(home), effective["home"].source)
     models = settings_from_environment(merged)
-    return Config(home, models, dict(environment), effective, left_out)
+    mcp = _mcp_servers(environment, folder) if folder is not None else None
+    left_out = (*left_out, *(mcp.left_out if mcp is not None else ()))
+    return Config(home, models, dict(environment), effective, left_out, mcp)
+
+
+def _mcp_servers(environment: Mapping[str, str], folder: Path) -> "McpConfig | None":
+    """Imports nothing where no file could name a server."""
+    own = user_file(environment)
+    above = [each / name for each in (folder, *folder.parents) for name in MAY_NAME_SERVERS]
+    if not any(os.path.lexists(path) for path in (*above, own, own.parent / "mcp.json")):
+        return None
+    from bargein.runtime.mcp_config import find_tables, read_servers
+
+    tables = find_tables(own.parent, own, folder)
+    return read_servers(tables, environment, trust_file(environment))
 
 
 def trust_file(environment: Mapping[str, str]) -> "TrustFile":
@@ -207,6 +226,7 @@ def read_file(path: Path, *, own: bool) -> dict[str, Effective]:
         tree = tomllib.loads(body.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
+    tree.pop(SERVERS_TABLE, None)
     return {
         key: Effective(_checked(path, key, value, own=own), str(path))
         for key, value in _leaves(tree)

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
 
@@ -41,7 +41,9 @@ from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
 
 if TYPE_CHECKING:
-    from bargein.process import Containment
+    from bargein.mcp.prompts import ListedPrompt
+    from bargein.mcp.servers import McpServers, ServerStatus
+    from bargein.process import Containment, Hiding
     from bargein.runtime.agent_tree import AgentTree
     from bargein.runtime.config import Config
     from bargein.runtime.model_in_use import ModelInUse
@@ -69,7 +71,8 @@ class Engine(Generic[T]):
     `observe` receives everything that any session shows, for metrics and traces.
     With `deletes_old_sessions=False` the engine ignores `retention.sessions_days`: the caller
     deletes old sessions. `grants` stores what users always allow; without it they can allow
-    something only for a session.
+    something only for a session. `principal_of` returns the owner of a session, where there are
+    several people: they never share the process of an MCP server.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Engine(Generic[T]):
         observe: Observe | None = None,
         deletes_old_sessions: bool = True,
         grants: ProjectGrants | None = None,
+        principal_of: Callable[[str], str] | None = None,
     ) -> None:
         if not isinstance(agent, Agent) and not callable(agent):
             raise TypeError(f"an agent is an Agent or an async function, not {agent!r}")
@@ -97,7 +101,7 @@ class Engine(Generic[T]):
             raise wrong("store", store, right)
         if limits is not None and not isinstance(limits, Limits):
             raise wrong("limits", limits, "give Limits or None")
-        check_callable_or_none(on_notice=on_notice, observe=observe)
+        check_callable_or_none(on_notice=on_notice, observe=observe, principal_of=principal_of)
         self._agent = agent
         self._home = Path(home) if home is not None else None
         self._store = store
@@ -108,12 +112,15 @@ class Engine(Generic[T]):
         self._observe = observe
         self._deletes_old_sessions = deletes_old_sessions
         self._grants = grants
+        self._principal_of = principal_of
         self._stack: AsyncExitStack = _ShieldedExitStack()
         self._engine: SessionEngine | None = None
         self._containment: Containment | None = None
         self._users_containment: Containment | None = None
         self._opening_users_containment = anyio.Lock()
         self._models: ModelInUse | None = None
+        self._mcp_containment: Containment | None = None
+        self._mcp: list[McpServers] = []
         self._registry: ToolRegistry | None = None
         self._loop: LoopAgent | None = None
         self._source: CancelSource | None = None
@@ -252,6 +259,22 @@ class Engine(Generic[T]):
         """False if the model is known to be unable to use tools, so that it gets none."""
         return self._models.takes_tools if self._models is not None else True
 
+    def mcp_status(self) -> "tuple[ServerStatus, ...]":
+        """What each MCP server is doing."""
+        return tuple(status for servers in self._mcp for status in servers.status())
+
+    async def mcp_prompt(self, name: str, words: str = "") -> str:
+        """Returns the text of an MCP server's prompt, by a name such as `mcp__git__review`."""
+        for servers in self._mcp:
+            if any(name.startswith(f"mcp__{each}__") for each in servers.names):
+                return await servers.prompt(name, words)
+        raise UserError(f"no MCP server has a prompt /{name}; /mcp lists the servers")
+
+    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]":
+        """Lists the prompts of the MCP servers that are running."""
+        found = [await servers.prompts() for servers in self._mcp]
+        return tuple(prompt for each in found for prompt in each)
+
     # Processes
 
     @property
@@ -280,7 +303,7 @@ class Engine(Generic[T]):
 
     async def hurry(self) -> None:
         """Kills every process that is already being stopped, without further grace."""
-        for containment in (self._containment, self._users_containment):
+        for containment in (self._containment, self._users_containment, self._mcp_containment):
             if containment is None:
                 continue
             for own in containment.own_processes:
@@ -361,11 +384,45 @@ class Engine(Generic[T]):
         local = local_hiding_of(config, home) if is_on else NOTHING
         self._models = models = ModelInUse(config, stack, local, self._on_notice)
         await models.begin(agent.model, source.token)
-        shared = SharedParts(config, self._containment, hiding, models)
+        mcp_of = partial(self._open_mcp, config, home, hidden, stack)
+        shared = SharedParts(config, self._containment, hiding, models, mcp_of)
         tree = build_agent_tree(agent, shared, lambda: models.model)
         self._registry = tree.registry
         _refuse_unpriced(tree.settings, models.model)
         return tree
+
+    def _open_mcp(
+        self,
+        config: "Config",
+        home: Path,
+        hidden: "Hiding",
+        stack: AsyncExitStack,
+        agent: Agent[Any],
+    ) -> "McpServers | None":
+        """Nothing is started here. Servers run apart from the agent's commands, which must not look
+        into processes that were given keys."""
+        if not agent.mcp:
+            return None
+        from bargein import __version__
+        from bargein.mcp.servers import McpServers
+        from bargein.process import containment_when_needed
+
+        if self._mcp_containment is None and _runs_asyncio():
+            self._mcp_containment = containment_when_needed(home=home, hiding=hidden)
+            stack.push_async_exit(self._mcp_containment)
+        servers = McpServers(
+            agent.mcp,
+            containment=self._mcp_containment,
+            folder="." if agent.workspace is None else agent.workspace,
+            environment=config.environment,
+            client_version=__version__,
+            principal_of=self._principal_of or (lambda session_id: ""),
+            proxy_for=config.models.proxy_for,
+            why_not=config.mcp.why_not if config.mcp is not None else (lambda server: ""),
+        )
+        stack.push_async_exit(servers)
+        self._mcp.append(servers)
+        return servers
 
 
 class _ShieldedExitStack(AsyncExitStack):

@@ -7,26 +7,13 @@ that another process revokes is invalid from the next request on. Audit entries 
 neither changed nor removed before their time: triggers in the file refuse it.
 """
 
-import os
-import sqlite3
 from collections.abc import Iterable
-from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import Any, TypeVar
 
 import msgspec
 
-from bargein.contracts.store import StoreFailed
-from bargein.errors import UserError
-from bargein.stores.sqlite.faults import check_place, closed, explain
-from bargein.stores.sqlite.worker import AnyStep, Job, Single, Work, announce
-
-T = TypeVar("T")
+from bargein.stores.sqlite.small_file import SmallFile
 
 FILE = "gateway.sqlite3"
-BUSY_S = 5.0
-BATCH_MAX = 512
 
 MIGRATIONS = (
     """
@@ -108,35 +95,10 @@ SELECT id FROM tokens WHERE id IN (SELECT value FROM json_each(?))
 """
 
 
-class GatewayDb:
-    """Made with `open`. For one event loop."""
+class GatewayDb(SmallFile):
+    """Made by `open`. For one event loop."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        _make(self.path)
-        self._look = _connect(self.path)
-        self._connection: sqlite3.Connection | None = None
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._closed = False
-        self._thread = Thread(target=self._work, name="bargein-gateway-db", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def open(cls, path: Path) -> "GatewayDb":
-        """Opens the file, or makes it with access for its owner only."""
-        check_place(path)
-        try:
-            return cls(path)
-        except sqlite3.Error as error:
-            raise explain(error, path) from error
-
-    def run(self, work: Work[T]) -> Single[T]:
-        """Queues work for the writing thread. Await the job for its result and its durability."""
-        if self._closed:
-            raise closed(self.path)
-        job = Single(work)
-        self._queue.put(job)
-        return job
+    MIGRATIONS = MIGRATIONS
 
     def token(self, token_id: str) -> TokenRow | None:
         rows = self._read(f"SELECT {TOKEN_COLUMNS} FROM tokens WHERE id = ?", token_id)
@@ -155,127 +117,6 @@ class GatewayDb:
         """Returns a number that changes when any other connection, in any process, has written."""
         ((version,),) = self._read("PRAGMA data_version")
         return int(version)
-
-    def _read(self, statement: str, *values: str | float) -> list[tuple[Any, ...]]:
-        try:
-            return self._look.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise explain(error, self.path) from error
-
-    def close(self) -> None:
-        """Finishes the queued work first, for at most `BUSY_S`."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            self._thread.join(BUSY_S)
-            self._look.close()
-
-    # --- in the thread
-
-    def _work(self) -> None:
-        going_on = True
-        while going_on:
-            batch: list[Job] = []
-            try:
-                while going_on and len(batch) < BATCH_MAX:
-                    job = self._queue.get_nowait() if batch else self._queue.get()
-                    if job is None:
-                        going_on = False
-                    else:
-                        batch.append(job)
-            except Empty:
-                pass
-            if batch:
-                self._serve(batch)
-        self._drop()
-
-    def _serve(self, batch: list[Job]) -> None:
-        steps = [step for job in batch for step in job.steps]
-        try:
-            if self._connection is None:
-                self._connection = _connect(self.path)
-            self._connection.execute("BEGIN IMMEDIATE")
-            for step in steps:
-                _apply(step, self._connection)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._drop()
-            for step in steps:
-                step.value = None
-                step.error = explain(error, self.path)
-        announce(batch)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-
-def _apply(step: AnyStep, connection: sqlite3.Connection) -> None:
-    connection.execute("SAVEPOINT step")
-    try:
-        step.value = step.work(connection)
-    except sqlite3.OperationalError:
-        raise  # a failure of the disk concerns the whole batch
-    except Exception as error:  # boundary: raised where the job is awaited; the others go on
-        step.error = error
-        connection.execute("ROLLBACK TO step")
-    connection.execute("RELEASE step")
-
-
-def _make(path: Path) -> None:
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise StoreFailed(f"{path} cannot be made: {error.strerror}", retryable=False) from error
-    connection = _connect(path)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise UserError(
-                f"{path} was made by a newer Bargein (format {version}; this one knows {VERSION}): "
-                "use that one, or another data directory"
-            )
-        for migration in MIGRATIONS[version:]:
-            for statement in _statements(migration):
-                connection.execute(statement)
-        if version < VERSION:
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
-
-
-def version_of(connection: sqlite3.Connection) -> int:
-    """Returns how many migrations the file has; 0 for an empty file."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables and not version:
-        raise UserError("is a database of another program: choose another file")
-    return int(version)
-
-
-def _statements(script: str) -> list[str]:
-    """Splits a script into statements, because `executescript` would end the transaction."""
-    found, statement = [], ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            found.append(statement)
-            statement = ""
-    return found
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-    )
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
 
 
 def _token(row: tuple[object, ...]) -> TokenRow:

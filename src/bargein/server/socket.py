@@ -189,6 +189,7 @@ class Socket:
         self._waiting_max = most // 2
         self._waiting = 0
         self._group: TaskGroup | None = None
+        self._is_over = False
         self._scopes: set[anyio.CancelScope] = set()
         """The scopes of the tasks. A task that is cancelled with the group would be kept by its own
         error until Python's collector runs."""
@@ -205,6 +206,7 @@ class Socket:
                     await self._at_once.acquire()
                     group.start_soon(self._obey, content, self._new_scope())
                     del content
+                self._is_over = True
                 for scope in self._scopes:
                     scope.cancel()
         await self._leave()
@@ -212,6 +214,9 @@ class Socket:
     def _new_scope(self) -> anyio.CancelScope:
         scope = anyio.CancelScope()
         self._scopes.add(scope)
+        if self._is_over:
+            # A command that was just done may begin something all the same.
+            scope.cancel()
         return scope
 
     async def _receive(self) -> bytes | None:
@@ -255,10 +260,9 @@ class Socket:
                     )
                     showing.sent_seq = getattr(event, "seq", showing.sent_seq)
 
-    async def _show_named(self, name: str, showing: _Showing) -> None:
+    async def _show_named(self, name: str, showing: _Showing, scope: anyio.CancelScope) -> None:
         """Shows the events of a session for a `watch`, until it is over or `unwatch` ends it."""
         reader = showing.reader
-        scope = self._new_scope()
         try:
             with self._edge.gateway.stream(reader), reader.scope:
                 await self._show(showing, scope)
@@ -368,7 +372,7 @@ class Socket:
         watch = Watch(Reader(principal, opened.root), opened.session, after)
         showing = self._watches[command.id] = _Showing(watch, command.id)
         assert self._group is not None
-        self._group.start_soon(self._show_named, command.id, showing)
+        self._group.start_soon(self._show_named, command.id, showing, self._new_scope())
         return WatchBegun(after)
 
     def _end_watch(self, command: Command) -> Done:

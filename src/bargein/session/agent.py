@@ -36,6 +36,9 @@ STEPS_AT_ONCE = 1000
 ReadContext = Callable[[Token], Awaitable[str]]
 """Returns more text for the system prompt. Called when a turn begins."""
 
+Prepare = Callable[[str, Token], Awaitable[None]]
+"""Has the tools of a session ready that take a while, such as those of servers. Bounded."""
+
 
 class AnswerUnfit(WorldError):
     """The model's answer does not fit what was asked for, even after all repairs."""
@@ -66,8 +69,10 @@ class LoopAgent:
         toolbox: Toolbox,
         settings: LoopSettings,
         read_context: ReadContext | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         self.model = model
+        self._prepare = prepare
         self._toolbox = toolbox
         self._settings = settings
         self._read_context = read_context
@@ -80,6 +85,8 @@ class LoopAgent:
     async def __call__(self, turn: Turn) -> None:
         settings, toolbox = self._settings, self._toolbox
         turn.limit(settings.budget, settings.session_budget)
+        if self._prepare is not None:
+            await turn.prepare_tools(self._prepare)
         make_request = partial(self._request, turn, await self._system(turn))
         compressor = Compressor(turn, lambda: self.model, at_share=settings.compress_at)
         repairs = 0

@@ -29,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True):
     - `child_margin_s`: how much longer each level waits for its sub-agents than they may take.
     - `waiting_bytes_max`: the bytes of all messages that wait in a session.
     - `said_bytes_max`: the bytes of all messages ever sent to a session, with attachments.
+    - `prepare_s`: how long tools may take to be ready at the beginning of a turn.
     """
 
     settle_s: float = grace.SETTLE_S
@@ -36,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True):
     call_grace_s_max: float = 2.5
     hook_s: float = 5.0
     enrich_s: float = 30.0
+    prepare_s: float = 15.0
     store_s: float = 5.0
     gather_s: float = 0.25
     linger_s: float = 0.005

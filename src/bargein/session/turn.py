@@ -304,6 +304,12 @@ class Turn:
         self._refuse_if_over()
         return await self._run_hook("context", self._host.limits.hook_s, read, self.token)
 
+    async def prepare_tools(self, prepare: Callable[[str, Token], Awaitable[None]]) -> None:
+        """Have tools made ready, as a step, under the turn's token and within a bound."""
+        self._refuse_if_over()
+        bound_s = self._host.limits.prepare_s
+        await self._run_hook("tools", bound_s, prepare, self._host.session_id, self.token)
+
     async def run_calls(self, toolbox: Toolbox, calls: Sequence[ToolCall]) -> None:
         """Run the model's calls concurrently; afterwards their results are in the history."""
         self._refuse_if_over()

@@ -9,5 +9,6 @@ The product imports nothing from here. Import from the module that has what you 
 - `gates`: hold a task at a named point;
 - `invariants`, `engine_invariants`: checkers of the laws;
 - `fault_server`: a model provider that misbehaves on command;
-- `store_conformance`: checks for a store of your own.
+- `store_conformance`: checks for a store of your own;
+- `channel_conformance`: checks for an adapter to a chat platform, and a platform in memory.
 """

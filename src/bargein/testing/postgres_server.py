@@ -22,6 +22,12 @@ from typing import Any, Self
 
 import asyncpg
 
+# Ends the server if the program that started it was killed: its input ends with that program.
+WATCH = """cat >/dev/null
+kill -QUIT "$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)" 2>/dev/null
+rm -rf "$1"
+"""
+
 START_S = 30.0
 STOP_S = 15.0
 NOBODY = 65534
@@ -48,6 +54,7 @@ class PostgresServer:
         self.port = port
         self.settings = settings
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._databases = 0
 
     @classmethod
@@ -59,6 +66,7 @@ class PostgresServer:
                 os.chown(folder, NOBODY, NOBODY)
             reachable = _reachable(programs or embedded_programs(), folder)
             server = cls(reachable, folder, _free_port(), settings)
+            server._watch()
             server._run(
                 "initdb",
                 "-D",
@@ -143,6 +151,9 @@ class PostgresServer:
         if self._process is not None and self._process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._watcher is not None and self._watcher.stdin is not None:
+            self._watcher.stdin.close()
+            self._watcher.wait(STOP_S)
 
     def address(self, database: str = "postgres", *, port: int | None = None) -> str:
         return f"postgresql://bargein@127.0.0.1:{port or self.port}/{database}"
@@ -160,6 +171,15 @@ class PostgresServer:
         finally:
             await connection.close()
         return self.address(name)
+
+    def _watch(self) -> None:
+        self._watcher = subprocess.Popen(
+            ["sh", "-c", WATCH, "sh", str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(

@@ -194,6 +194,11 @@ def _plain(value: object) -> str:
 
 
 # A shell or an interpreter may read what is written to a background process.
-DEFAULT_POLICY = Policy(command_tools=("terminal", "process"), code_tools=("python", "process"))
+DEFAULT_POLICY = Policy(
+    rules=(Rule(Decision.ASK, "mcp__*", why="an MCP server does it"),),
+    command_tools=("terminal", "process"),
+    code_tools=("python", "process"),
+)
 """Allows reading and writing inside the workspace. Asks about commands that destroy, publish, take
-over the system or run what they fetched. Refuses plain catastrophes."""
+over the system or run what they fetched, and about every call of an MCP server. Refuses plain
+catastrophes."""

@@ -65,6 +65,18 @@ def read_arguments(
     raise BadArguments(f"{name}: {sentence}. For example: {_compact(shown)}")
 
 
+def read_object(name: str, text: str) -> dict[str, Any]:
+    """The arguments of a tool whose own server checks them; raises `BadArguments`."""
+    raw = text.strip().encode("utf-8", "replace").decode() or "{}"
+    try:
+        given = _decoded(raw)
+    except BadArguments as error:
+        raise BadArguments(f"{name}: {error}") from error
+    if not isinstance(given, dict):
+        raise BadArguments(f"{name}: the arguments must be one JSON object, not {_quoted(given)}")
+    return given
+
+
 def _converted(given: object, signature: Signature) -> msgspec.Struct:
     try:
         return msgspec.convert(given, type=signature.arguments, strict=False)

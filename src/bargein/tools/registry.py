@@ -7,7 +7,7 @@ the same resource. One registry serves all sessions of an engine, in one event l
 
 import difflib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,16 +16,20 @@ from bargein.calls.words import denied, error_text, refused
 from bargein.cancel import Cancelled, Token, run_thread
 from bargein.contracts.grace import MARGIN_S
 from bargein.contracts.model import ToolCall, ToolSchema
+from bargein.contracts.permission import Reach
 from bargein.contracts.tool import (
     CallContext,
     CallResult,
+    Effect,
+    ForeignTool,
+    ForeignTools,
     PlannedCall,
     Question,
     Refused,
 )
 from bargein.errors import ModelMisbehaved
 from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, question
-from bargein.tools.arguments import read_arguments
+from bargein.tools.arguments import read_arguments, read_object
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.resources import ResourceBusy, ResourceHold, ResourceTable
@@ -47,6 +51,11 @@ class _Prepared(msgspec.Struct, frozen=True):
     timeout_s: float | None
 
 
+class _PreparedForeign(msgspec.Struct, frozen=True):
+    tool: ForeignTool
+    values: dict[str, Any]
+
+
 class NothingFound(ModelMisbehaved):
     """A resource of the call cannot be found, or not in time."""
 
@@ -54,7 +63,8 @@ class NothingFound(ModelMisbehaved):
 class ToolRegistry:
     """`isolated` runs the tools that want their own process. `tool_environment` starts commands,
     and contains the processes that a tool's own code starts; without it such processes are not
-    stopped. Tools read `deps` from their `ToolContext`."""
+    stopped. Tools read `deps` from their `ToolContext`. `foreign` are tools that others
+    run."""
 
     def __init__(
         self,
@@ -64,8 +74,11 @@ class ToolRegistry:
         isolated: Isolated | None = None,
         tool_environment: ToolEnvironment | None = None,
         deps: object = None,
+        foreign: ForeignTools | None = None,
     ) -> None:
         self._tools: dict[str, AnyTool] = {}
+        self._foreign = foreign
+        self._foreign_chosen: frozenset[str] | None = None
         self._policy = policy
         self._isolated = isolated
         self._tool_environment = tool_environment
@@ -95,12 +108,28 @@ class ToolRegistry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
+        return (*self._tools, *self._foreign_tools())
+
+    @property
+    def has_foreign(self) -> bool:
+        return self._foreign is not None
+
+    def _foreign_tools(self) -> Mapping[str, ForeignTool]:
+        if self._foreign is None:
+            return {}
+        known = {
+            name: tool for name, tool in self._foreign.tools().items() if name not in self._tools
+        }
+        chosen = self._foreign_chosen
+        if chosen is None:
+            return known
+        return {name: tool for name, tool in known.items() if name in chosen}
 
     def subset(self, names: Iterable[str]) -> "ToolRegistry":
         """Returns some of the tools, for a sub-agent. Both registries share held resources."""
         chosen = list(names)
-        unknown = [name for name in chosen if name not in self._tools]
+        foreign = self._foreign_tools()
+        unknown = [name for name in chosen if name not in self._tools and name not in foreign]
         if unknown:
             raise ModelMisbehaved(self._no_such_tool(unknown[0]))
         registry = ToolRegistry(
@@ -108,17 +137,28 @@ class ToolRegistry:
             isolated=self._isolated,
             tool_environment=self._tool_environment,
             deps=self._deps,
+            foreign=self._foreign,
         )
-        registry._tools = {name: self._tools[name] for name in chosen}
+        registry._tools = {name: self._tools[name] for name in chosen if name in self._tools}
+        registry._foreign_chosen = frozenset(chosen)
         registry.resources = self.resources
         return registry
 
     def schemas(self) -> tuple[ToolSchema, ...]:
-        return tuple(tool.schema for tool in self._tools.values())
+        own = tuple(tool.schema for tool in self._tools.values())
+        return (*own, *(tool.schema for tool in self._foreign_tools().values()))
+
+    async def prepare(self, session_id: str, token: Token) -> None:
+        """Have the tools of others known before a turn begins. Bounded."""
+        if self._foreign is not None:
+            await self._foreign.prepare(session_id, token)
 
     def plan(self, call: ToolCall) -> PlannedCall | Refused:
         tool = self._tools.get(call.name)
         if tool is None:
+            foreign = self._foreign_tools().get(call.name)
+            if foreign is not None:
+                return self._plan_foreign(foreign, call)
             return Refused(self._no_such_tool(call.name))
         try:
             arguments = read_arguments(
@@ -157,13 +197,38 @@ class ToolRegistry:
             tool.reach_of(values),
         )
 
+    def _plan_foreign(self, tool: ForeignTool, call: ToolCall) -> PlannedCall | Refused:
+        """A grant of the user's is for the tool, with whatever arguments."""
+        name = call.name
+        try:
+            values = read_object(name, call.arguments)
+            verdict = self._policy.decide(name, values)
+            if verdict.decision is Decision.DENY:
+                return Refused(denied(name, verdict.why))
+            title = tool.title_of(values)
+            approval: Question | None = None
+            if verdict.decision is Decision.ASK:
+                grant = grant_of(name, verdict, values, ())
+                approval = question(title, verdict.why, values, grant)
+        except ModelMisbehaved as error:
+            return Refused(str(error))
+        return PlannedCall(
+            call,
+            Effect.UNKNOWN,
+            title,
+            approval=approval,
+            prepared=_PreparedForeign(tool, values),
+            grace_s=tool.grace_s,
+            reaches=Reach.ANYTHING,
+        )
+
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult:
         return await self._run(planned, context, above=None, depth=0)
 
     def _no_such_tool(self, name: str) -> str:
-        close = difflib.get_close_matches(name, self._tools, n=1)
+        close = difflib.get_close_matches(name, self.names, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        names = ", ".join(self._tools) or "none"
+        names = ", ".join(self.names) or "none"
         return f"There is no tool named {name!r}.{hint} The tools are: {names}."
 
     async def _run(
@@ -172,6 +237,8 @@ class ToolRegistry:
         token, record = context.token, context.record
         assert record is not None
         record.nothing_was_begun()
+        if isinstance(planned.prepared, _PreparedForeign):
+            return await planned.prepared.tool.run(planned.prepared.values, context)
         try:
             hold = self.resources.enter(planned.title, planned.resources, above)
             # On the end of the call, not of this coroutine, which abandoned work may never reach.

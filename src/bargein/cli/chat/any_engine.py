@@ -14,6 +14,8 @@ from bargein.session.any_session import AnySession
 from bargein.session.state import SessionState
 
 if TYPE_CHECKING:
+    from bargein.mcp.prompts import ListedPrompt
+    from bargein.mcp.servers import ServerStatus
     from bargein.process import Containment
 
 
@@ -81,6 +83,12 @@ class AnyEngine(Protocol):
     def use_model(self, name: str) -> None: ...
 
     async def warm_up(self) -> None: ...
+
+    def mcp_status(self) -> "tuple[ServerStatus, ...]": ...
+
+    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]": ...
+
+    async def mcp_prompt(self, name: str, words: str = "") -> str: ...
 
     async def users_containment(self) -> "Containment | None": ...
 

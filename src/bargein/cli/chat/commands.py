@@ -49,6 +49,9 @@ async def run_command(talk: Talk, line: str) -> None:
     name, _, rest = line.removeprefix("/").partition(" ")
     rest = rest.strip()
     try:
+        if name.startswith("mcp__"):
+            await _prompt_of_server(talk, name, rest)
+            return
         command = find_command(name)
         if not command.at_once:
             await talk.ready.wait()
@@ -277,6 +280,33 @@ async def _status(talk: Talk, rest: str) -> None:
     talk.face.tell("note", "\n".join(lines))
 
 
+async def _mcp(talk: Talk, rest: str) -> None:
+    from bargein.cli.mcp import details, status_line
+
+    engine, _ = talk.opened()
+    found = engine.mcp_status()
+    if rest:
+        found = tuple(each for each in found if each.name == rest)
+    if not found:
+        none = f"there is no MCP server {rest}; /mcp lists them" if rest else "no MCP servers"
+        raise UserError(f"{none}; `bargein mcp add` adds one")
+    lines = []
+    for status in found:
+        lines.append(f"  {status_line(status)}")
+        shown = details(status)
+        # The tools are many: they are listed for one server that is named.
+        lines += [f"  {each}" for each in (shown if rest else shown[len(status.tools) :])]
+    lines += [f"  {each.usage()}  {each.about}" for each in await engine.mcp_prompts()]
+    talk.face.tell("note", "\n".join(lines))
+
+
+async def _prompt_of_server(talk: Talk, name: str, words: str) -> None:
+    """A prompt of an MCP server is a command; its text is sent as the user's own."""
+    await talk.ready.wait()
+    engine, _ = talk.opened()
+    await talk.send(await engine.mcp_prompt(name, words), Mode.STEER)
+
+
 async def _receipt(talk: Talk, rest: str) -> None:
     if talk.activity.receipt is None:
         raise UserError("nothing has been stopped yet")
@@ -449,6 +479,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "mode": SlashCommand("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
     "grants": SlashCommand("list what you allowed for longer; /grants revoke ID", _grants),
     "tools": SlashCommand("list the model's tools", _tools),
+    "mcp": SlashCommand("show MCP servers; /mcp NAME lists the tools of one", _mcp),
     "status": SlashCommand("show model, state and usage", _status),
     "receipt": SlashCommand("show the last stop in full", _receipt),
     "sessions": SlashCommand("list sessions; /sessions ID opens one", _sessions),

@@ -9,13 +9,18 @@ the system does that, and knows for how long.
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from bargein.models.endpoint import Found, FoundAddress, Lookup
-
 LOOKUPS_MAX = 64
+
+FoundAddress = tuple[int, int, int, str, Any]
+"""As `socket.getaddrinfo` gives it; the address itself differs by family."""
+Found = Sequence[FoundAddress]
+Lookup = Callable[..., Found]
+"""Called like `socket.getaddrinfo`."""
 
 
 class _Shared:

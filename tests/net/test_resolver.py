@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bargein.models import resolver
-from bargein.models.endpoint import Found
-from bargein.models.resolver import ThreadResolver
+from bargein.net import resolver
+from bargein.net.resolver import Found, ThreadResolver
 
 pytestmark = pytest.mark.anyio
 

@@ -2,10 +2,10 @@
 
 `feed(chunk)` returns the data, still encoded, of the events that the chunk completed. How the bytes
 are cut into chunks makes no difference. Lines may end in LF, CRLF or CR. Comments, event names (the
-dialects find the kind of an event in its data), `id`, `retry` and empty events are dropped but
-counted as lines, because they show that the other side is alive. The work is linear in the number
-of bytes, also for a line that arrives one byte at a time. At most `event_bytes_max` bytes are held:
-a longer line or event raises `EventTooLong`.
+data says what an event is) and empty events are dropped but counted as lines, because they show
+that the other side is alive. `last_id` and `retry_ms` are the last ones that the other side sent.
+The work is linear in the number of bytes, also for a line that arrives one byte at a time. At most
+`event_bytes_max` bytes are held: a longer line or event raises `EventTooLong`.
 
 Pure: no I/O, no clock, one owner.
 """
@@ -31,7 +31,9 @@ class EventParser:
         "_started",
         "_tail",
         "_tail_bytes",
+        "last_id",
         "lines",
+        "retry_ms",
     )
 
     def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
@@ -43,6 +45,8 @@ class EventParser:
         self._skip_newline = False
         self._started = False
         self.lines = 0
+        self.last_id = ""
+        self.retry_ms: int | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if b"\r" in chunk or self._skip_newline:
@@ -103,7 +107,17 @@ class EventParser:
                 self._data.append(value)
                 self._data_bytes += len(value) + 1
                 self._check_bound(0)
+            elif line.startswith((b"id:", b"retry:")):
+                self._note(line)
         return events
+
+    def _note(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        text = value.removeprefix(b" ").decode("utf-8", "replace")
+        if name == b"id":
+            self.last_id = text
+        elif text.isascii() and text.isdecimal():
+            self.retry_ms = int(text[:9])
 
     def _without_carriage_returns(self, chunk: bytes) -> bytes:
         # A CR ends its line at once. If the next byte, perhaps in the next chunk, is LF, it belongs

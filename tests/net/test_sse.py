@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bargein.models.sse import EventParser, EventTooLong
+from bargein.net.sse import EventParser, EventTooLong
 
 LINES = st.lists(
     st.sampled_from(

@@ -1,0 +1,293 @@
+"""What goes out to one chat: in order, within its rate, each piece once.
+
+Four rules:
+
+- A piece has a row before it is sent and after. `SENDING` without a platform id is an outcome that
+  nobody knows: it is sent again under the same key where the platform has keys, and with a mark
+  where it has none. A piece with a platform id is changed by an edit, which may be repeated.
+- Replies to commands go before answers, answers before previews. All of them, and typing, come out
+  of one bucket; previews and typing leave one call free and are dropped when there is none.
+- After a stop nothing of the stopped turn is sent. A call that is on its way is let finish, because
+  only then it is known what became of it.
+- An answer is never dropped for a rate limit. It waits.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+
+from bargein.channels.bucket import Bucket
+from bargein.channels.contract import Channel, ChatAddress, ChatMessage, NotDelivered, RetryLater
+from bargein.channels.rows import Ledger, Piece, PieceState
+from bargein.channels.splitting import split
+from bargein.channels.words import SENT_AGAIN
+from bargein.contracts.value import Value
+
+_log = logging.getLogger("bargein.channels")
+_replace = msgspec.structs.replace
+
+TYPING_S = 4.0
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+LEFT_FOR_OTHERS = 1
+
+
+class Preview(Value, frozen=True):
+    key: str
+    turn: str
+    text: str
+
+
+class AllSent(Value, frozen=True):
+    """Everything before it was sent: the log up to `seq` need not be read again. `turn` is over."""
+
+    seq: int
+    turn: str
+
+
+class Outbox:
+    """`failed` is called with what the platform said of a call that it did not take."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        chat: ChatAddress,
+        ledger: Ledger,
+        session: str,
+        rows: dict[str, Piece],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._channel = channel
+        self._chat = chat
+        self._ledger = ledger
+        self._session = session
+        self.rows = rows
+        self._failed = failed
+        self._bucket = Bucket(channel.traits.rate)
+        self._replies: deque[Piece] = deque()
+        self._pieces: deque[Piece | AllSent] = deque()
+        self._preview: Preview | None = None
+        self._shown = ""
+        self._typing_at = float("-inf")
+        self._stopped: set[str] = set()
+        self._more = anyio.Event()
+        self._retry_s = RETRY_FIRST_S
+        self._native = channel.traits.previews
+        self.busy = False
+        self.working = False
+        """Whether a turn runs, so that typing is shown."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._replies or self._pieces or self.busy)
+
+    # What the conversation says. None of it waits.
+
+    def put(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+        self._more.set()
+
+    def put_done(self, done: AllSent) -> None:
+        self._pieces.append(done)
+        self._more.set()
+
+    def put_reply(self, piece: Piece) -> None:
+        self._replies.append(piece)
+        self._more.set()
+
+    def put_preview(self, preview: Preview | None, *, working: bool) -> None:
+        wakes = preview != self._preview or working != self.working
+        self._preview, self.working = preview, working
+        if wakes:
+            self._more.set()
+
+    def stop(self, turn: str) -> None:
+        """Nothing of this turn goes out any more."""
+        self._stopped.add(turn)
+        if self._preview is not None and self._preview.turn == turn:
+            self._preview = None
+        self.working = False
+
+    # The loop that sends
+
+    async def run(
+        self, settled: Callable[[AllSent], Awaitable[None]], rested: Callable[[], object]
+    ) -> None:
+        """Until cancelled. Awaits `settled` for each `AllSent` that it reaches; calls `rested` when
+        nothing is left to do for now."""
+        while True:
+            self._more = anyio.Event()
+            if await self._one(settled):
+                continue
+            rested()
+            await self._wait(self._idle_s())
+
+    async def _wait(self, seconds: float | None) -> None:
+        with anyio.move_on_after(seconds if seconds is not None else float("inf")):
+            await self._more.wait()
+
+    def _idle_s(self) -> float | None:
+        """How long until a preview or a sign of typing may be sent; None if there is none."""
+        waits = []
+        if self._preview is not None and self._preview.text != self._shown:
+            waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
+        if self.working:
+            since = self._typing_at + TYPING_S - anyio.current_time()
+            waits.append(max(since, self._bucket.wait_s(LEFT_FOR_OTHERS)))
+        return min(waits, default=None)
+
+    async def _one(self, settled: Callable[[AllSent], Awaitable[None]]) -> bool:
+        """Do the next thing. Returns False if there is nothing to do yet."""
+        await self._drop_stopped()
+        if not self._replies and self._pieces and isinstance(self._pieces[0], AllSent):
+            done = self._pieces.popleft()
+            assert isinstance(done, AllSent)
+            await settled(done)
+            return True
+        if self._replies or self._pieces:
+            await self._send_next()
+            return True
+        if self._bucket.wait_s(LEFT_FOR_OTHERS) > 0:
+            return False
+        if self._preview is not None and self._preview.text != self._shown:
+            await self._send_preview(self._preview)
+            return True
+        if self.working and anyio.current_time() >= self._typing_at + TYPING_S:
+            self._typing_at = anyio.current_time()
+            self._bucket.take()
+            await self._guarded_hint(lambda: self._channel.typing(self._chat))
+            return True
+        return False
+
+    async def _drop_stopped(self) -> None:
+        while self._pieces:
+            first = self._pieces[0]
+            if isinstance(first, AllSent) or first.turn not in self._stopped:
+                return
+            self._pieces.popleft()
+            known = self.rows.get(first.key)
+            if known is None or not known.platform_id:
+                await self._keep(_replace(first, state=PieceState.DROPPED))
+
+    async def _send_next(self) -> None:
+        wait_s = self._bucket.wait_s()
+        if wait_s > 0:
+            await anyio.sleep(wait_s)
+            return  # a stop or a reply may have come meanwhile
+        queue = self._replies or self._pieces
+        piece = queue[0]
+        assert isinstance(piece, Piece)
+        self.busy = True
+        try:
+            over = await self._deliver(piece)
+        finally:
+            self.busy = False
+        if over:
+            self._retry_s = RETRY_FIRST_S
+            queue.popleft()
+        else:
+            await anyio.sleep(self._retry_s)
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    async def _deliver(self, piece: Piece) -> bool:
+        """Returns whether there is nothing left to do for this piece."""
+        known = self.rows.get(piece.key)
+        if known is not None and known.state is PieceState.DROPPED:
+            return True
+        if known is not None and known.platform_id:
+            same = (known.text, known.buttons) == (piece.text, piece.buttons)
+            return same or await self._edit(known, piece)
+        if known is not None and known.state is PieceState.SENDING:
+            piece = _replace(piece, again=True)
+        return await self._send(piece)
+
+    async def _send(self, piece: Piece) -> bool:
+        piece = _replace(piece, state=PieceState.SENDING)
+        await self._keep(piece)
+        marked = piece.again and not self._channel.traits.keyed
+        text = f"{SENT_AGAIN}\n{piece.text}" if marked else piece.text
+        message = ChatMessage(text, f"{self._session}.{piece.key}", piece.buttons)
+        self._bucket.take()
+        try:
+            platform_id = await self._channel.send(self._chat, message)
+        except RetryLater as error:
+            self._bucket.hold(error.after_s)
+            if not piece.again:
+                await self._keep(_replace(piece, state=PieceState.WAITING))
+            return False
+        except NotDelivered as error:
+            self._failed(str(error))
+            await self._keep(_replace(piece, state=PieceState.DROPPED))
+            return True
+        except Exception as error:  # boundary: an adapter's, and nobody knows what became of it
+            _log.warning("%s: a message to %s: %s", self._channel.name, self._chat.id, error)
+            self._failed(str(error) or type(error).__name__)
+            return False
+        await self._keep(_replace(piece, state=PieceState.SENT, platform_id=platform_id))
+        return True
+
+    async def _edit(self, known: Piece, piece: Piece) -> bool:
+        message = ChatMessage(piece.text, f"{self._session}.{piece.key}", piece.buttons)
+        self._bucket.take()
+        try:
+            await self._channel.edit(self._chat, known.platform_id, message)
+        except RetryLater as error:
+            self._bucket.hold(error.after_s)
+            return False
+        except NotDelivered as error:
+            self._failed(str(error))
+            if known.question:
+                return True
+            # It cannot be changed any more: the words go out as a message of their own.
+            return await self._send(_replace(piece, platform_id="", again=False))
+        except Exception as error:  # boundary: an adapter's; an edit may be repeated
+            self._failed(str(error) or type(error).__name__)
+            return False
+        sent = _replace(piece, state=PieceState.SENT, platform_id=known.platform_id)
+        await self._keep(sent)
+        return True
+
+    async def _keep(self, piece: Piece) -> None:
+        self.rows[piece.key] = piece
+        await self._ledger.keep_piece(self._session, piece)
+
+    # Previews
+
+    async def _send_preview(self, preview: Preview) -> None:
+        self._shown = preview.text
+        text = split(preview.text, self._channel.traits.text_max - 2)[0] + " …"
+        if self._native:
+            self._bucket.take()
+            self._native = await self._show_native(preview.key, text)
+        elif self._channel.traits.edits:
+            known = self.rows.get(preview.key)
+            piece = Piece(preview.key, preview.turn, text)
+            unsent = known is None or known.state is PieceState.WAITING
+            if unsent or (known is not None and known.platform_id):
+                self.busy = True
+                try:
+                    await self._deliver(piece)
+                finally:
+                    self.busy = False
+
+    async def _show_native(self, key: str, text: str) -> bool:
+        shows = True
+
+        async def show() -> None:
+            nonlocal shows
+            shows = await self._channel.preview(self._chat, f"{self._session}.{key}", text)
+
+        await self._guarded_hint(show)
+        return shows
+
+    async def _guarded_hint(self, hint: Callable[[], Awaitable[None]]) -> None:
+        """Nothing is lost if it fails."""
+        try:
+            await hint()
+        except RetryLater as error:
+            self._bucket.hold(error.after_s)
+        except Exception as error:  # boundary: an adapter's
+            self._failed(str(error) or type(error).__name__)

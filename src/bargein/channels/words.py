@@ -1,0 +1,72 @@
+"""What a bot says by itself, in plain words."""
+
+from bargein.cancel import Cause
+from bargein.contracts.receipt import Receipt, ReceiptStatus
+from bargein.contracts.tool import Question
+from bargein.contracts.visible import visible
+from bargein.session.state import SessionState
+
+SENT_AGAIN = "(This may be a repetition: the connection broke while it was sent.)"
+PAIRED = "You are paired. Say something, or /help."
+NOT_OPEN = "This question is not open any more."
+NOT_YOURS = "You may not answer this question."
+UNFINISHED = "The program was restarted while it did this. /status says how things are."
+CRASHED = "The program ended in the middle of this answer. Say something to go on."
+NOTHING_RUNS = "Nothing is running."
+NEW = "This is a new conversation."
+
+NAME_CHARACTERS_MAX = 64
+STEPS_SHOWN_MAX = 5
+
+
+def receipt_in_short(receipt: Receipt) -> str:
+    """What a stop did, in a line or a few."""
+    if receipt.status is ReceiptStatus.TOO_LATE:
+        words = [NOTHING_RUNS]
+    else:
+        words = [f"Stopped in {receipt.elapsed_ms:.0f} ms."]
+        reason = receipt.reason.root if receipt.reason is not None else None
+        if reason is not None and reason.cause in (Cause.BUDGET, Cause.DEADLINE):
+            words.insert(0, f"{reason.detail}.")
+    for step in receipt.uncertain[:STEPS_SHOWN_MAX]:
+        words.append(f"May have happened half: {visible(step.summary or step.name)}.")
+    for step in receipt.abandoned[:STEPS_SHOWN_MAX]:
+        words.append(f"Given up, may still be running: {visible(step.summary or step.name)}.")
+    if receipt.held:
+        words.append(f"{len(receipt.held)} held; your next message lets them go on.")
+    return " ".join(words)
+
+
+def status_in_short(state: SessionState) -> str:
+    words = [f"Working on {state.turn}." if state.turn else "Idle."]
+    if state.waiting:
+        words.append(f"{len(state.waiting)} waiting{', held' if state.held else ''}.")
+    if state.background:
+        words.append(f"{len(state.background)} in the background.")
+    if state.questions:
+        words.append(f"{len(state.questions)} questions are open.")
+    return " ".join(words)
+
+
+def inbox_in_short(state: SessionState) -> str:
+    if not state.waiting:
+        return "Nothing waits."
+    lines = [" ".join(each.message.text.split())[:80] for each in state.waiting[:20]]
+    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
+
+
+def question_in_words(question: Question) -> str:
+    """The whole of it, with nothing in it that hides."""
+    text = visible(question.text)
+    return f"{text}\n\n{visible(question.detail)}" if question.detail else text
+
+
+def edited_in_words(before: str, after: str) -> str:
+    """What the model is told of an edit of words that it has seen."""
+    return f"I have changed an earlier message of mine. It said:\n{before}\nIt now says:\n{after}"
+
+
+def spoken_by(name: str, text: str) -> str:
+    """Words in a group, with their speaker: a name cannot look like more than a name."""
+    plain = visible(" ".join(name.split())).replace(":", " ")[:NAME_CHARACTERS_MAX]
+    return f"{plain or 'somebody'}: {text}"

@@ -1,0 +1,144 @@
+"""A server that is a process of ours: one JSON message a line, on its standard input and output.
+
+One task reads and one writes; nobody else touches the pipes, so a stop never tears a message apart.
+A server that does not read its input holds up the writer alone; one that writes what nobody wants
+is read slowly (`FloodGuard`).
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+
+from bargein.mcp.eras import Era
+from bargein.mcp.errors import ServerDown
+from bargein.mcp.flood import FloodGuard
+from bargein.mcp.lines import LineSplitter, TooLong
+from bargein.mcp.transport import MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, Receiver
+from bargein.mcp.wire import Outgoing
+from bargein.process import InputClosed, Service, SpawnError, StopReport
+
+STOP_S: Final = 3.0
+"""Longer than the ladder of a service takes."""
+LAST_WORDS_CHARS: Final = 2000
+
+Start = Callable[[], Awaitable[Service]]
+
+
+class StdioTransport:
+    has_streams = False
+
+    def __init__(self, name: str, start: Start, receiver: Receiver) -> None:
+        self._name = name
+        self._start = start
+        self._receiver = receiver
+        self._service: Service | None = None
+        self._report: StopReport | None = None
+        self._queue: deque[Outgoing] = deque()
+        self._queued_bytes = 0
+        self._wake_writer = anyio.Event()
+
+    async def run(self, opened: Callable[[], None]) -> None:
+        try:
+            try:
+                self._service = await self._start()
+            except SpawnError as error:
+                raise ServerDown(self._name, f"it cannot be started: {error}") from error
+            opened()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write)
+                await self._read(self._service)
+                tasks.cancel_scope.cancel()
+            raise ServerDown(self._name, await self._how_it_ended(self._service))
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if self._service is None:
+            return
+        with anyio.move_on_after(STOP_S, shield=True):
+            self._report = await self._service.stop()
+
+    async def _how_it_ended(self, service: Service) -> str:
+        with anyio.move_on_after(STOP_S):
+            ended = await service.wait()
+            said = f"; it said: {self.last_words}" if self.last_words else ""
+            return f"its process ended ({ended}){said}"
+        return "it closed its standard output"
+
+    async def _read(self, service: Service) -> None:
+        lines, guard = LineSplitter(MESSAGE_BYTES_MAX), FloodGuard()
+        while piece := await service.read():
+            guard.begin()
+            for line in lines.feed(piece):
+                if isinstance(line, TooLong):
+                    self._receiver.too_long(line.head, line.length, None)
+                elif line.strip():
+                    await guard.count(self._receiver.received(line, None))
+            await guard.pause()
+
+    async def _write(self) -> None:
+        assert self._service is not None
+        while True:
+            while self._queue:
+                message = self._queue.popleft()
+                self._queued_bytes -= len(message.body)
+                try:
+                    await self._service.write(message.body + b"\n")
+                except InputClosed:
+                    # The reader learns how the server ended.
+                    return
+            self._wake_writer = anyio.Event()
+            await self._wake_writer.wait()
+
+    def speak(self, era: Era | None) -> None:
+        """Nothing on a pipe depends on it."""
+
+    def listen(self) -> None:
+        """It is always heard."""
+
+    def send(self, message: Outgoing, *, first: bool = False) -> None:
+        if self._queued_bytes + len(message.body) > QUEUE_BYTES_MAX:
+            raise ServerDown(self._name, "it does not read what it is sent, and too much waits")
+        if first:
+            self._queue.appendleft(message)
+        else:
+            self._queue.append(message)
+        self._queued_bytes += len(message.body)
+        self._wake_writer.set()
+
+    def withdraw(self, request_id: int) -> bool:
+        for message in self._queue:
+            if message.id == request_id:
+                self._queue.remove(message)
+                self._queued_bytes -= len(message.body)
+                return True
+        return False
+
+    async def deliver(self, message: Outgoing) -> bool:
+        self.send(message, first=True)
+        return True
+
+    def close_stream(self, request_id: int) -> None:
+        """All requests share one pipe."""
+
+    def kill(self) -> None:
+        if self._service is not None:
+            self._service.begin_stop(hurry=True)
+
+    @property
+    def last_words(self) -> str:
+        if self._service is None:
+            return ""
+        return self._service.errors.text().strip()[-LAST_WORDS_CHARS:]
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        if self._service is None or not self._service.alive:
+            return ()
+        return (f"pid {self._service.pid} ({' '.join(self._service.argv)})",)
+
+    @property
+    def stop_report(self) -> StopReport | None:
+        return self._report

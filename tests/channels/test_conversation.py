@@ -1,0 +1,122 @@
+"""What the scenarios of every channel leave out."""
+
+import anyio
+
+from bargein.channels import words
+from bargein.channels.contract import ChatAddress, ChatRate
+from bargein.models.script import Answer, Call, Expect, Say, Wait
+from bargein.testing.channel_conformance import (
+    ALICE,
+    GROUP,
+    PRIVATE,
+    ChannelScene,
+    FakePlatform,
+)
+from bargein.testing.seeded import Seeded, run_seeded
+from bargein.tools.ask import ask_tool
+
+
+def test_a_native_stop_on_an_old_preview_stops_nothing() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([[Say("One.")], [Wait("on"), Say("Two.")]]):
+            await platform.say(PRIVATE, ALICE, "A")
+            await scene.sees("One.")
+            await scene.quiet()
+            await platform.say(PRIVATE, ALICE, "B")
+            await scene.model.gate("on").reached()
+            await platform.press_stop(PRIVATE, ALICE, "fake:c1.t1.0.0")
+            await scene.sees(words.NOTHING_RUNS)
+            scene.model.gate("on").open()
+            await scene.sees("Two.")
+
+    run_seeded(main, 1)
+
+
+def test_a_native_stop_on_this_preview_stops_it() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([[Say("One. "), Wait("on"), Say("Late.")]]):
+            await platform.say(PRIVATE, ALICE, "A")
+            await scene.model.gate("on").reached()
+            await platform.press_stop(PRIVATE, ALICE, "fake:c1.t1.0.0")
+            await scene.sees("Stopped in")
+            await scene.quiet()
+            assert not [each for each in platform.shown(PRIVATE) if "Late." in each.text]
+
+    run_seeded(main, 1)
+
+
+def test_a_free_question_is_answered_by_a_reply_and_by_nothing_else() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        script = [
+            Answer([Call("ask", {"question": "Which?"})]),
+            Answer([Expect(result="Oolong"), Say("Ok.")]),
+        ]
+        async with scene.program(script, tools=[ask_tool()]):
+            await platform.say(PRIVATE, ALICE, "Serve")
+            (question,) = await scene.sees("Which?")
+            await platform.say(PRIVATE, ALICE, "Oolong", reply_to=question.id)
+            await scene.sees("Ok.")
+
+    run_seeded(main, 1)
+
+
+def test_calls_to_a_chat_keep_within_its_rate_and_the_answer_comes_last() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(rate=ChatRate(per_s=1.0, burst=3))
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([[Say("word " * 30, pace_s=0.2), Say("End.")]]):
+            await platform.say(PRIVATE, ALICE, "Tell me")
+            await scene.until(
+                lambda: any(each.text.endswith("End.") for each in platform.shown(PRIVATE)), "End."
+            )
+            times = [at for at, _, _ in platform.calls]
+            for begin in times:
+                assert sum(begin <= at < begin + 4 for at in times) <= 3 + 4
+            (message,) = platform.shown(PRIVATE)
+            assert len(message.texts) > 2, "it was previewed"
+
+    run_seeded(main, 1)
+
+
+def test_topics_are_sessions_of_their_own() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair(GROUP)
+        topics = [ChatAddress(GROUP.id, GROUP.kind, "1"), ChatAddress(GROUP.id, GROUP.kind, "2")]
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            for topic in topics:
+                await platform.say(topic, ALICE, "Hi")
+            for topic in topics:
+                await scene.sees("Hello.", topic)
+            assert sorted(await scene.sessions()) == ["fake:g1:1", "fake:g1:2"]
+
+    run_seeded(main, 1)
+
+
+def test_a_chat_at_rest_holds_no_task_and_no_rows_of_its_answers() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([[Say("One.")], [Say("Two.")]]):
+            await platform.say(PRIVATE, ALICE, "A")
+            await scene.sees("One.")
+            await scene.quiet()
+            assert not await scene.rows.scan("piece")
+            await platform.say(PRIVATE, ALICE, "B")
+            await scene.sees("Two.")
+            await anyio.sleep(5)
+            assert not await scene.rows.scan("piece")
+
+    run_seeded(main, 1)
