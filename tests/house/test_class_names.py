@@ -18,7 +18,6 @@ USED_TWICE = {
     "Sent": 3,
     "Session": 3,
     "Stop": 2,
-    "Timer": 2,
     "TurnStream": 2,
 }
 """Names that more than one public class still has, and how many. It only gets shorter: a name that

@@ -53,7 +53,7 @@ CASES: list[tuple[type[msgspec.Struct], str, str]] = [
         '{"text": "x", "attachments": [{"colour": 1}]}',
         "there is no field 'colour' in attachments[0]; there are name, media_type and data",
     ),
-    (NewSession, '{"name": "x"}', "there is no field 'name'; there is title"),
+    (NewSession, '{"name": "x"}', "there is no field 'name'; there are title and id"),
     (CallInterrupt, '{"reson": "x"}', "there is no field 'reson'; did you mean reason?"),
     (Nothing, '{"name": "x"}', "there is no field 'name'; it takes none"),
     (Answer, "{}", "Object missing required field `text`"),
