@@ -76,7 +76,7 @@ NOT_QUICK = (
 
 SHARES = {
     "tests/cancel/test_interrupted.py::test_one_inside_the_other": 0.4,
-    "tests/checkpoints/test_random_trees.py": 0.25,
+    "tests/checkpoints/test_random_trees.py": 0.1,
     "tests/cli/test_start.py::test_a_signal_at_any_step_is_heard_and_quiet": 0.4,
     "tests/interrupt/test_rows.py": 0.25,
     "tests/mcp/test_hostile.py": 0.5,

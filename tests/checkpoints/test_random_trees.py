@@ -280,10 +280,24 @@ class World:
 
 
 def all_of(plan: UndoPlan, root: Path) -> Restored:
-    """What a plan changes if nobody comes between."""
+    """What a plan changes if nobody comes between. A path below what is a file by now is kept."""
     removed = [path for path in plan.remove if not os.path.lexists(os.fsencode(root) + b"/" + path)]
-    made = [path for path, _ in plan.make]
-    return Restored((*(s.path for s in plan.steps), *made, *removed, *(m.path for m in plan.modes)))
+    planned = [*(step.path for step in plan.steps), *(path for path, _ in plan.make)]
+    kept = [path for path in planned if is_below_a_file(root, path)]
+    changed = [path for path in planned if path not in kept]
+    return Restored(
+        (*changed, *removed, *(each.path for each in plan.modes)),
+        tuple((path, "below a file") for path in kept),
+    )
+
+
+def is_below_a_file(root: Path, path: bytes) -> bool:
+    folder = os.path.dirname(os.path.join(os.fsencode(root), path))
+    while len(folder) > len(os.fsencode(root)):
+        if os.path.lexists(folder) and (os.path.islink(folder) or not os.path.isdir(folder)):
+            return True
+        folder = os.path.dirname(folder)
+    return False
 
 
 def in_child(work: Callable[[], None]) -> int:

@@ -212,7 +212,11 @@ async def _snapshots(config: Config) -> Finding:
     if shutil.which("git") is None:
         todo = "install git, so that an undo can put files back"
         return Finding(False, "snapshots", "there is no git", todo)
-    held = list(held_in(config.home / CHECKPOINTS))
+    try:
+        held = list(held_in(config.home / CHECKPOINTS))
+    except OSError as error:
+        place = config.home / CHECKPOINTS
+        return Finding(False, "snapshots", f"{place} cannot be read: {error.strerror}")
     if not held:
         return Finding(True, "snapshots", "none are held")
     size = sum(each.bytes for each in held) / (1 << 20)

@@ -16,10 +16,11 @@ from bargein.models.endpoint import Attempt
 from bargein.models.errors import Secret
 from bargein.models.explain import Target
 from bargein.models.watchdog import Timeouts
-from bargein.net.resolver import Lookup
 
 if TYPE_CHECKING:
     import ssl
+
+    from bargein.net.resolver import Lookup
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from bargein.cancel import Cause
 from bargein.contracts.event import (
     CallStarted,
     MessageAccepted,
@@ -107,7 +108,8 @@ def _of_receipts(logs: Mapping[str, Sequence[Recorded]], stopped: Iterable[StopT
 
 
 def _of_stops(session: str, log: Sequence[Recorded], asked: int) -> list[str]:
-    """Every stop is aimed: not more turns were stopped than stops were asked for."""
+    """Every stop is aimed: not more turns were stopped than stops were asked for. A message that
+    interrupts stops a turn too, by the same client, and counts for itself."""
     ends = [each.event for each in log if isinstance(each.event, TurnSettled)]
     by_clients = [
         each.turn
@@ -115,6 +117,8 @@ def _of_stops(session: str, log: Sequence[Recorded], asked: int) -> list[str]:
         if each.outcome is TurnOutcome.STOPPED
         and each.receipt is not None
         and each.receipt.by == "client"
+        and each.receipt.reason is not None
+        and each.receipt.reason.cause is Cause.USER_STOP
     ]
     if len(by_clients) > asked:
         return [f"{session}: {asked} stops were asked for, and {len(by_clients)} turns stopped"]
