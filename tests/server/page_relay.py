@@ -76,12 +76,17 @@ class Relay:
         trace: TracebackType | None,
     ) -> None:
         async def close() -> None:
+            self._is_away = True
             self._server.close()
             self._flowing.set()
-            for writer in self._open:
-                writer.transport.abort()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            await asyncio.gather(*others, return_exceptions=True)
+            # A connection that is only beginning has a task before it has a writer.
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                for writer in self._open:
+                    writer.transport.abort()
+                await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+            # The loop closes an aborted transport in its next pass.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result(WITHIN_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -95,6 +100,8 @@ class Relay:
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         self._open |= {writer, back}
         try:
+            if self._is_away:
+                raise ConnectionError
             await asyncio.gather(self._up(reader, writer, back), self._down(there, writer))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
