@@ -49,6 +49,7 @@ def test_two_terminals_see_the_same_session_and_either_stops_it(home: Path) -> N
         two.type("/stop\r")
         one.wait_until(lambda: one.text.count("stopped") >= 2, "stopped, 2 times")
         for each in (one, two):
+            each.wait_ready()
             each.type(CTRL_D)
             assert each.exit_code() == 0
 
@@ -68,6 +69,7 @@ def test_leaving_ends_nothing_and_one_comes_back_to_it(home: Path) -> None:
         back.wait_for("for ever and ever")
         back.type(ESCAPE)
         back.wait_for("stopped")
+        back.wait_ready()
         back.type(CTRL_D)
         assert back.exit_code() == 0
 
@@ -84,6 +86,7 @@ def test_a_killed_server_is_waited_for(home: Path) -> None:
             one.wait_for("unanswered")
             one.type("quick\r")
             one.wait_for("done already")
+            one.wait_ready()
             one.type(CTRL_D)
             assert one.exit_code() == 0
 
@@ -97,6 +100,7 @@ def test_a_server_elsewhere_is_joined_with_a_token(home: Path) -> None:
         one.wait_for(f"attached to {program.url}")
         one.type("quick\r")
         one.wait_for("done already")
+        one.wait_ready()
         one.type(CTRL_D)
         assert one.exit_code() == 0
     told = subprocess.run(
