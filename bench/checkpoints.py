@@ -4,18 +4,20 @@
 
 For each size: the first snapshot, one of an unchanged folder, one after one file changed, and the
 undo of that. Then stops of a turn that runs a command, with snapshots of 10,000 files and without;
-the bar is 1.1 times.
+the bar is 1.1 times. Sizes may be given: `./dev bench checkpoints 1000`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -29,19 +31,14 @@ from bargein.contracts.live import CallOutput, OutputSoFar
 from bargein.models.script import Call, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
+from bench.measure import Report, interleave_async
 
 SIZES = (1_000, 10_000, 100_000)
 REPEATS = 5
-STOPS = 15
+STOPS = 40
+STOP_BAR = 1.1
+REST_S = 0.3
 STOPS_FILES = 10_000
-
-
-def main() -> None:
-    sizes = tuple(int(each) for each in sys.argv[1:]) or SIZES
-    with tempfile.TemporaryDirectory(prefix="bargein-bench-") as made:
-        for size in sizes:
-            _sizes(Path(made) / str(size), size)
-        _stops(Path(made) / "stops")
 
 
 def _fill(folder: Path, count: int) -> None:
@@ -51,7 +48,7 @@ def _fill(folder: Path, count: int) -> None:
         path.write_text(f"{number}\n" * 20)
 
 
-def _sizes(place: Path, size: int) -> None:
+def _sizes(place: Path, size: int, report: Report) -> None:
     work = place / "work"
     _fill(work, size)
     with Repository.open(place / "kept", work) as repository:
@@ -71,12 +68,13 @@ def _sizes(place: Path, size: int) -> None:
                 )
             )
         tidied = _timed(repository.tidy)
-        print(
-            f"{size:>7} files: first {first:.2f} s, unchanged {same * 1000:.0f} ms, one changed "
-            f"{statistics.median(changed) * 1000:.0f} ms, its undo "
-            f"{statistics.median(undone) * 1000:.0f} ms, packed in {tidied:.1f} s to "
-            f"{repository.held_bytes() >> 10} KiB"
-        )
+        of = f"{size} files"
+        report.figure(f"{of}: the first snapshot", first)
+        report.figure(f"{of}: nothing changed", same)
+        report.figure(f"{of}: one file changed", statistics.median(changed))
+        report.figure(f"{of}: its undo", statistics.median(undone))
+        report.figure(f"{of}: packing", tidied)
+        report.figure(f"{of}: held", repository.held_bytes() / 1024, unit="KiB")
     shutil.rmtree(place)
 
 
@@ -86,41 +84,66 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _stops(place: Path) -> None:
+async def _stops(place: Path, report: Report) -> None:
+    """Both engines run side by side and stop in turns, so that what else the machine does meets
+    both alike. A stop comes when the turn has been at rest for a while: a person's does, and a
+    machine that has just worked stops things faster than one that has idled."""
     work = place / "work"
     _fill(work, STOPS_FILES)
-    # In turns, so that what else the machine does meets both alike.
-    found: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(3):
-        for enabled in (True, False):
-            found[enabled] += anyio.run(_measure_stops, work, place / f"{number}{enabled}", enabled)
-    on, off = (statistics.median(found[enabled]) for enabled in (True, False))
-    print(
-        f"stop of a turn with {STOPS_FILES} files: {on * 1000:.1f} ms with snapshots, "
-        f"{off * 1000:.1f} ms without: {on / off:.2f} x (bar 1.1 x)"
+    async with AsyncExitStack() as stack:
+        samples = {
+            name: await _stop_of(stack, work, place / name, enabled=enabled)
+            for name, enabled in (("without", False), ("with snapshots", True))
+        }
+        found = await interleave_async(samples, rounds=STOPS)
+    report.compare(
+        f"stop of a turn, {STOPS_FILES} files",
+        found,
+        baseline="without",
+        ours="with snapshots",
+        bar=STOP_BAR,
     )
 
 
-async def _measure_stops(work: Path, home: Path, enabled: bool) -> list[float]:
-    took: list[float] = []
+async def _stop_of(
+    stack: AsyncExitStack, work: Path, home: Path, *, enabled: bool
+) -> Callable[[], Awaitable[float]]:
     command = Call("terminal", {"command": "echo ready; sleep 60"})
-    model = ScriptedModel([[command] for _ in range(STOPS)] + [[Say("")]])
+    model = ScriptedModel([[command] for _ in range(STOPS + 1)] + [[Say("")]])
     config = load_config({"BARGEIN_CHECKPOINTS_ENABLED": "1" if enabled else "0"})
-    async with Engine(
-        Agent(model, workspace=work, mode="full"), home=home, config=config
-    ) as engine:
-        for number in range(STOPS):
-            session = await engine.session(f"s{number}")
-            await session.send("go")
-            async with aclosing(session.watch()) as events:
-                async for event in events:
-                    if isinstance(event, CallOutput | OutputSoFar):
-                        break
-            began = time.perf_counter()
-            await session.interrupt()
-            took.append(time.perf_counter() - began)
-    return took
+    agent = Agent(model, workspace=work, mode="full")
+    engine = await stack.enter_async_context(Engine(agent, home=home, config=config))
+    number = count()
+
+    async def stop() -> float:
+        session = await engine.session(f"s{next(number)}")
+        await session.send("go")
+        async with aclosing(session.watch()) as events:
+            async for event in events:
+                if isinstance(event, CallOutput | OutputSoFar):
+                    break
+        await anyio.sleep(REST_S)
+        began = time.perf_counter()
+        await session.interrupt()
+        took = time.perf_counter() - began
+        # The snapshot after the stop belongs to no stop that is measured.
+        await session.preview_undo()
+        return took
+
+    return stop
+
+
+def main() -> int:
+    sizes = tuple(int(each) for each in sys.argv[1:]) or SIZES
+    report = Report("checkpoints")
+    before = os.getloadavg()
+    with tempfile.TemporaryDirectory(prefix="bargein-bench-") as made:
+        for size in sizes:
+            _sizes(Path(made) / str(size), size, report)
+        anyio.run(_stops, Path(made) / "stops", report)
+    report.note(f"Load {before[0]:.1f} to {os.getloadavg()[0]:.1f}.")
+    return report.finish()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

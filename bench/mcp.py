@@ -1,29 +1,42 @@
 """Calls to an MCP server and their stops, against the client of the official SDK.
 
 Both clients speak to the same program, written with that SDK, each over pipes of its own. Ours goes
-through the registry of tools and the pipeline of calls; the SDK's through `Client.call_tool`. A
-stop is measured from the cancel until the caller is back: ours has told the server by then and
-knows whether it still responds, the SDK's has told it.
+through the registry of tools and the pipeline of calls; the SDK's through `Client.call_tool`.
+
+A stop is measured from the cancel until three moments: the server's tool is stopped; the caller,
+which is the code that awaits the call, goes on; it is known whether the server still responds. Ours
+is an agent in a turn of an engine. It goes on at once, while the call's own task tells the server,
+and the receipt has what was learnt. The SDK's caller knows nothing when it goes on, so it asks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 from mcp import StdioServerParameters
 from mcp.client import Client
 
-from bargein.cancel import CancelSource, Cause
+from bargein import Engine
+from bargein.contracts.model import ModelRequest
+from bargein.contracts.receipt import StepKind
 from bargein.contracts.tool import CallStatus
 from bargein.mcp import McpServer
-from bench.measure import Report, interleave_async
+from bargein.mcp.eras import STATELESS_VERSION
+from bargein.models.script import Call
+from bargein.models.scripted import ScriptedModel
+from bargein.session.any_session import AnySession
+from bargein.session.turn import Turn
+from bench.measure import Report, Samples, interleave_async
 from tests.mcp.harness import SERVERS, House, house, sdk_server
 from tests.process import zoo
 
@@ -66,39 +79,138 @@ async def call_theirs(client: Client) -> float:
     return await timed(lambda: client.call_tool("add", {"a": 1, "b": 2}))
 
 
-async def stop_ours(home: House, tool: str = "wait") -> float:
-    with CancelSource("call") as source:
-        began = 0.0
+class StopSamples:
+    """Stops of both clients. `back` is when the code that awaits the call goes on; `heard` is when
+    the server's tool was stopped, by the server's own clock, which is the same; `known` is when it
+    is known whether the server still responds."""
 
-        async def stop() -> None:
-            nonlocal began
-            await anyio.sleep(UNDER_WAY_S)
-            began = time.perf_counter()
-            source.cancel(Cause.USER_STOP)
+    def __init__(self, folder: Path) -> None:
+        self.back: Samples = {"sdk": [], "bargein": []}
+        self.heard: Samples = {"sdk": [], "bargein": []}
+        self.known: Samples = {"sdk": [], "bargein": []}
+        self._folder = folder
+        self._number = 0
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stop)
-            result = await home.call(f"mcp__sdk__{tool}", {"seconds": 2}, source=source)
-            took_s = time.perf_counter() - began
-        assert result.status is CallStatus.STOPPED, result
-        return took_s
+    def new_file(self) -> str:
+        self._number += 1
+        return str(self._folder / str(self._number))
+
+    async def add(self, name: str, stop: Stop, when: str) -> float:
+        heard_at = await _time_in(when)
+        self.heard[name].append(heard_at - stop.cancelled_at)
+        self.back[name].append(stop.back_at - stop.cancelled_at)
+        self.known[name].append(stop.known_at - stop.cancelled_at)
+        return stop.known_at - stop.cancelled_at
 
 
-async def stop_theirs(client: Client) -> float:
-    began = 0.0
+async def _time_in(path: str) -> float:
+    """When the server wrote that its tool was stopped; it does so just after."""
+    with anyio.fail_after(10):
+        while True:
+            text = await anyio.Path(path).read_text() if await anyio.Path(path).exists() else ""
+            if text:
+                return float(text)
+            await anyio.sleep(0.001)
+
+
+@dataclass
+class Stop:
+    cancelled_at: float = 0.0
+    back_at: float = 0.0
+    known_at: float = 0.0
+
+
+class OurAgent:
+    """An agent of an engine that makes one call a turn. It notes when it is back from it."""
+
+    def __init__(self, home: House) -> None:
+        self._home = home
+        self.began = anyio.Event()
+        self.back_at = 0.0
+
+    async def __call__(self, turn: Turn) -> None:
+        tool, _, arguments = turn.messages[0].text.partition(" ")
+        model = ScriptedModel([[Call(tool, json.loads(arguments))]])
+        asked = await turn.ask_model(model, ModelRequest(turn.history()))
+        self.began.set()
+        try:
+            await turn.run_calls(self._home.registry, asked.calls)
+        finally:
+            self.back_at = time.monotonic()
+
+    async def stop(self, session: AnySession, tool: str, arguments: dict[str, object]) -> Stop:
+        """Stops a turn whose call is under way. The receipt says what is known of the server."""
+        self.began = anyio.Event()
+        await session.send(f"mcp__sdk__{tool} {json.dumps(arguments)}")
+        await self.began.wait()
+        await anyio.sleep(UNDER_WAY_S)
+        stop = Stop(time.monotonic())
+        receipt = await session.interrupt()
+        stop.known_at, stop.back_at = time.monotonic(), self.back_at
+        (step,) = (step for step in receipt.steps if step.kind is StepKind.TOOL)
+        assert step.detail is not None, receipt
+        assert "MCP server sdk told" in step.detail.told, receipt
+        return stop
+
+
+async def stop_theirs(client: Client, when: str) -> Stop:
+    """The SDK's client: it is back when the notice is on its way, and then asks for what our
+    receipt says."""
+    stop = Stop()
+
+    async def cancel_soon() -> None:
+        await anyio.sleep(UNDER_WAY_S)
+        stop.cancelled_at = time.monotonic()
+        scope.cancel()
+
     with anyio.CancelScope() as scope:
-
-        async def stop() -> None:
-            nonlocal began
-            await anyio.sleep(UNDER_WAY_S)
-            began = time.perf_counter()
-            scope.cancel()
-
-        stopping = asyncio.create_task(stop())
-        await client.call_tool("wait", {"seconds": 2})
-    took_s = time.perf_counter() - began
+        stopping = asyncio.create_task(cancel_soon())
+        await client.call_tool("wait_until_stopped", {"when": when})
+    stop.back_at = time.monotonic()
     await stopping
-    return took_s
+    await client.session.send_discover(STATELESS_VERSION)
+    stop.known_at = time.monotonic()
+    return stop
+
+
+async def measure_stops(
+    report: Report, client: Client, agent: OurAgent, session: AnySession, folder: Path
+) -> None:
+    stops = StopSamples(folder)
+
+    async def ours() -> float:
+        when = stops.new_file()
+        stop = await agent.stop(session, "wait_until_stopped", {"when": when})
+        return await stops.add("bargein", stop, when)
+
+    async def theirs() -> float:
+        when = stops.new_file()
+        return await stops.add("sdk", await stop_theirs(client, when), when)
+
+    await interleave_async({"bargein": ours, "sdk": theirs}, rounds=STOPS, warm_up_rounds=2)
+    found = {
+        "its tool is stopped": stops.heard,
+        "caller back": stops.back,
+        "it is known that it responds; our receipt": stops.known,
+    }
+    for what, samples in found.items():
+        name = f"a stop, server listens: {what}"
+        report.compare(name, samples, baseline="sdk", ours="bargein", bar=1.5, percents=(50, 95))
+
+
+async def measure_deaf_stops(
+    report: Report, home: House, agent: OurAgent, session: AnySession
+) -> None:
+    stops = []
+    for _ in range(DEAF_STOPS):
+        stops.append(await agent.stop(session, "block", {"seconds": 2}))
+        # The server blocks for two seconds; the next call waits for it.
+        await home.call("mcp__sdk__add", {"a": 1, "b": 2})
+    name = "a stop, server does not listen, slowest"
+    back_s = max(each.back_at - each.cancelled_at for each in stops)
+    known_s = max(each.known_at - each.cancelled_at for each in stops)
+    report.figure(f"{name}: caller back", back_s, bar=1.0)
+    report.figure(f"{name}: our receipt", known_s, bar=1.0)
 
 
 async def survivors() -> int:
@@ -134,15 +246,12 @@ async def measure(report: Report) -> None:
         )
         samples = await interleave_async(names, rounds=ROUNDS // 4, pause_s=0.03)
         report.compare("a call, paced", samples, baseline="sdk", ours="bargein", bar=1.2)
-        stops = {"sdk": lambda: stop_theirs(client), "bargein": lambda: stop_ours(home)}
-        samples = await interleave_async(stops, rounds=STOPS, warm_up_rounds=2)
-        report.compare("a stop, server listens", samples, baseline="sdk", ours="bargein", bar=1.5)
-        slowest = 0.0
-        for _ in range(DEAF_STOPS):
-            slowest = max(slowest, await stop_ours(home, "block"))
-            # The server blocks for two seconds; the next call waits for it.
-            await home.call("mcp__sdk__add", {"a": 1, "b": 2})
-        report.figure("a stop, server does not listen, slowest", slowest, bar=1.0)
+        agent = OurAgent(home)
+        with tempfile.TemporaryDirectory() as folder:
+            async with Engine(agent, store="memory") as engine:
+                session = await engine.session("bench")
+                await measure_stops(report, client, agent, session, Path(folder))
+                await measure_deaf_stops(report, home, agent, session)
 
 
 def main() -> int:
@@ -159,7 +268,9 @@ def main() -> int:
     report.figure("modules of MCP loaded by an agent without servers", loaded, unit="", bar=0)
     report.note(
         f"{ROUNDS} calls and {STOPS} stops each, in random order, over pipes to the same program. "
-        "Our stop ends with the server's answer to a check; the SDK's when the notice is written."
+        "The caller of a stopped call is the code that awaits it: an agent in a turn, and the "
+        "SDK's caller. After it the SDK's asks whether the server still responds, as our receipt "
+        "says."
     )
     return report.finish()
 

@@ -14,21 +14,28 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bargein.cancel import CancelSource, Cause
+from bargein.cancel import CancelSource, Cause, TaskOwner, Token
+from bargein.contracts.model import ToolCall
+from bargein.contracts.tool import CallContext, Question
 from bargein.process import (
     Containment,
     Ladder,
     Means,
     MeansUnavailable,
     Process,
+    containment_when_needed,
     open_containment,
 )
+from bargein.process.fork_hooks import install_fork_hooks, remove_fork_hooks
+from bargein.tools import ToolRegistry, invoke, tool
+from bargein.tools.standard import open_tool_environment
 from bench.measure import Report, Samples, interleave_async
 from tests.process import zoo
 from tests.process.keeper import keep
@@ -49,6 +56,7 @@ HELD_BYTES = 500 << 20
 PACE_S = 0.03
 LADDER_S = Ladder().total_s
 SETTLE_EXTRA_S = 0.5
+CALLS = 50
 GONE_S_MAX = 10.0
 
 SPAWN_BARS = {Means.CGROUP: 1.5, Means.SUPERVISOR: 3.0}
@@ -63,9 +71,10 @@ class Sizes:
     zoo_stops: int = 1000
     crowd: int = 200
     flood_rounds: int = 5
+    call_rounds: int = 100
 
 
-QUICK = Sizes(30, 10, 20, 64, 50, 1)
+QUICK = Sizes(30, 10, 20, 64, 50, 1, 20)
 
 
 # --- the baselines ------------------------------------------------------------------------------
@@ -247,6 +256,72 @@ async def count_survivors(report: Report, containment: Containment, sizes: Sizes
         report.figure(f"{containment.means}: of these not confirmed", unconfirmed, unit="", bar=0)
 
 
+# --- a tool that starts no process ----------------------------------------------------------------
+
+
+@tool
+def starts_nothing(text: str) -> str:
+    return text
+
+
+@tool
+async def starts_nothing_in_the_loop(text: str) -> str:
+    return text
+
+
+async def call_often(registry: ToolRegistry, name: str) -> float:
+    """Returns the seconds of one call."""
+    planned = ToolCall("c1", name, '{"text":"x"}')
+    turn, session = CancelSource("turn"), CancelSource("session")
+    context = CallContext(
+        call_id="c1",
+        session_id="s1",
+        token=turn.token,
+        session_token=session.token,
+        emit=lambda text: None,
+        ask=_nobody_asks,
+        background=None,
+    )
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        await invoke(registry, planned, context)
+    return (time.perf_counter() - began) / CALLS
+
+
+async def _nobody_asks(question: Question, token: Token) -> str:
+    raise AssertionError(question)
+
+
+async def measure_hooks(report: Report, sizes: Sizes, directory: Path) -> None:
+    """The same calls with the hooks in Python's ways to fork, and with the originals put back."""
+    tools = (starts_nothing, starts_nothing_in_the_loop)
+    async with containment_when_needed() as containment, TaskOwner():
+        tool_environment = open_tool_environment(containment, directory, ENVIRONMENT)
+        hooked = ToolRegistry(tools, tool_environment=tool_environment)
+        plain = ToolRegistry(tools)
+        loop = asyncio.get_running_loop()
+        for each in tools:
+
+            async def without(name: str = each.name) -> float:
+                remove_fork_hooks()
+                try:
+                    return await call_often(plain, name)
+                finally:
+                    install_fork_hooks(loop)
+
+            async def with_hooks(name: str = each.name) -> float:
+                return await call_often(hooked, name)
+
+            samples = await interleave_async(
+                {"without": without, "with": with_hooks}, rounds=sizes.call_rounds
+            )
+            where = "in the loop" if each.is_async else "in a thread"
+            measure = f"a tool's call that starts no process, {where}, against no hooks"
+            report.compare(measure, samples, baseline="without", ours="with")
+        if containment.own_processes or containment.means is not Means.GROUP:
+            report.violation("a call that started no process opened something")
+
+
 async def measure_crowd(report: Report, containment: Containment, sizes: Sizes) -> None:
     """Settled in bounded time: every stop has been told of when the ladder's time is over.
 
@@ -348,6 +423,8 @@ async def every_means(report: Report) -> AsyncIterator[dict[Means, Containment]]
 
 
 async def measure(report: Report, sizes: Sizes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        await measure_hooks(report, sizes, Path(directory))
     async with every_means(report) as held:
         await measure_spawn(report, held, sizes, "")
         ballast = bytearray(os.urandom(1 << 20)) * (HELD_BYTES >> 20)

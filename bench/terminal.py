@@ -6,6 +6,7 @@ The real program in a PTY, read into a screen as a person would see it.
 - Stop: from the key press until the receipt and an empty prompt are on the screen, for an answer
   that streams; against the engine's own figure, from `interrupt` to its receipt, for the same
   script, as a library. The bar is on the difference.
+- Hosts: the same start and stop in a terminal of a host, against one that runs the agent itself.
 - Disconnect: from the key press until the provider sees that the client of a streaming answer is
   gone; against the engine's own figure for the same provider, from `interrupt`, as a library.
 - Flood: an answer of 2,000 parts a second while somebody types. Every key must be in the line; the
@@ -27,6 +28,7 @@ from bargein.contracts.live import TextDelta
 from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bench._terminal_flood_server import WORDS
+from bench._terminal_hosts import measure_hosts
 from bench.measure import Report, Samples, interleave, percentile
 from tests.cli.screen import CTRL_C, ESCAPE, Screen
 
@@ -294,6 +296,7 @@ def main() -> int:
             report.figure(
                 f"{key} until receipt and prompt, over the engine's, p95", over_s, bar=0.1
             )
+        measure_hosts(folder / "hosts", report)
         disconnects(folder / "disconnect", report)
         flood(folder / "flood", report)
     report.note(f"{STARTS} starts, {STOPS} stops and {DISCONNECTS} disconnects each, interleaved.")

@@ -9,7 +9,8 @@ and the ratio of the two; "spread" is the largest median-to-round difference of 
 which is how much the same code differs from itself on this machine. A row above 1.05 is missed.
 
 The older version is unpacked into a temporary folder and runs with this tree's interpreter and
-packages. Rows that only one version has are listed below the table.
+packages. Rows that only one version has are listed below the table. Ctrl-C ends it with a table of
+what was measured so far.
 """
 
 from __future__ import annotations
@@ -109,14 +110,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         unpack(chosen.commit, Path(folder))
         runs = [(Path(folder), old), (ROOT, new)]
-        for at in range(chosen.rounds):
-            for name in chosen.names:
-                random.shuffle(runs)
-                for tree, figures in runs:
-                    side = "new" if tree is ROOT else "old"
-                    print(f"round {at + 1}, {name}, {side}", file=sys.stderr, flush=True)
-                    for measure, figure in run_bench(tree, name).items():
-                        figures[f"{name}: {measure}"].append(figure)
+        try:
+            for at in range(chosen.rounds):
+                for name in chosen.names:
+                    random.shuffle(runs)
+                    for tree, figures in runs:
+                        side = "new" if tree is ROOT else "old"
+                        print(f"round {at + 1}, {name}, {side}", file=sys.stderr, flush=True)
+                        for measure, figure in run_bench(tree, name).items():
+                            figures[f"{name}: {measure}"].append(figure)
+        except KeyboardInterrupt:
+            print("Stopped: the table shows what was measured so far.", file=sys.stderr)
     print(f"\n{chosen.commit} against this tree, {chosen.rounds} rounds: {describe_machine()}\n")
     print(table(compare(old, new), HEADINGS))
     for side, ours, others in (("old", old, new), ("new", new, old)):

@@ -7,14 +7,18 @@ import random
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from tests import programs, tiers
 from tests.tiers import Tier
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 Backend = tuple[str, dict[str, bool]]
 
@@ -63,6 +67,22 @@ def _hear_signals() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             ours = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
             signal.signal(number, ours)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, for one module: Playwright keeps the loop of its thread."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.programs import find, node
+    from tests.server.page_visit import FLAGS
+
+    # The Node that Playwright brings needs a library that small systems lack.
+    os.environ["PLAYWRIGHT_NODEJS_PATH"] = node()
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find("chromium"), args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module", params=list(BACKENDS))

@@ -5,9 +5,10 @@
 
 On Debian and its relatives root installs the packages with apt-get. Another user cannot, so for
 them the same packages are unpacked into `.programs/`, which `./dev test` puts on PATH. Programs
-from npm are installed into `.programs/npm`, with the Node of the project's environment. Where none
-of it is possible, tests that need a program are skipped and counted (tests/conftest.py), and this
-says what to install.
+from npm are installed into `.programs/npm`, with the Node of the project's environment; those from
+PyPI that do not fit into it get an environment of their own, such as `.programs/synapse`. Where
+none of it is possible, tests that need a program are skipped and counted (tests/conftest.py), and
+this says what to install.
 
 It uses the standard library alone: `./dev test` runs it before pytest.
 """
@@ -15,6 +16,7 @@ It uses the standard library alone: `./dev test` runs it before pytest.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 import shutil
@@ -32,12 +34,15 @@ PACKAGES = {
     "git": "git",
     "libgomp.so.1": "libgomp1",
     "make": "make",
+    "ip": "iproute2",
+    "libfaketimeMT.so.1": "libfaketime",
     "nginx": "nginx",
+    "pgbouncer": "pgbouncer",
     "postgres": "postgresql-15",
     "tmux": "tmux",
 }
-"""Each program by the name of its command, with the Debian package that has it. One is a library,
-which the runtime of the embedded model loads."""
+"""Each program by the name of its command, with the Debian package that has it. Two are libraries,
+which the runtime of the embedded model and the nodes of the chaos load."""
 
 NPM_PACKAGES = {
     "mcp-conformance": "@modelcontextprotocol/conformance@0.2.0-alpha.12",
@@ -52,6 +57,11 @@ NPM_SCRIPTS = {
     "mcp-server-filesystem": "mcp-server-filesystem",
 }
 NPM_S_MAX = 240
+
+PYTHON_PROGRAMS = {"synapse": "tests/channels/synapse.lock"}
+"""Each program from PyPI that gets an environment of its own, with what it needs, by hash. Found is
+its interpreter. The homeserver of Matrix wants other versions than ours."""
+PIP_S_MAX = 300
 
 # Where Debian puts the commands that a shell starts, and the one program that it starts by a script
 # which looks for its files under /usr.
@@ -88,9 +98,16 @@ def find(program: str) -> str | None:
     if program in NPM_PACKAGES:
         script = FOLDER / "npm" / "node_modules" / ".bin" / NPM_SCRIPTS[program]
         return str(script) if script.exists() and _npm_mark().exists() else None
+    if program in PYTHON_PROGRAMS:
+        python = FOLDER / program / "bin" / "python"
+        return str(python) if _python_mark(program).exists() else None
     if not is_library(program):
         return shutil.which(program, path=search_path())
     unpacked = FOLDER / "lib" / program
+    if program == "libfaketimeMT.so.1":
+        # It is for other programs to load, and in a folder of its own.
+        beside = next(Path("/usr/lib").glob(f"*/faketime/{program}"), unpacked)
+        return str(beside) if beside.exists() else None
     try:
         ctypes.CDLL(program)
     except OSError:
@@ -119,8 +136,15 @@ def _npm_mark() -> Path:
     return FOLDER / "npm" / f"installed-{versions}"
 
 
+def _python_mark(program: str) -> Path:
+    """A file that is there when just what the lock says is installed."""
+    lock = (ROOT / PYTHON_PROGRAMS[program]).read_bytes()
+    return FOLDER / program / f"installed-{hashlib.sha256(lock).hexdigest()[:16]}"
+
+
 def missing() -> list[str]:
-    return [program for program in (*PACKAGES, *NPM_PACKAGES) if find(program) is None]
+    programs = (*PACKAGES, *NPM_PACKAGES, *PYTHON_PROGRAMS)
+    return [program for program in programs if find(program) is None]
 
 
 def install(programs: list[str]) -> None:
@@ -137,8 +161,8 @@ def install(programs: list[str]) -> None:
     _unpack(packages)
     for program in programs:
         if program == "postgres":
-            continue  # it is run where it was unpacked
-        if is_library(program):
+            _link_libraries_of_postgres()
+        elif is_library(program):
             _link(program)
         else:
             _wrap(program)
@@ -157,6 +181,21 @@ def install_from_npm() -> None:
     except (ImportError, subprocess.TimeoutExpired) as error:
         raise OSError(f"npm: {error}") from error
     _npm_mark().touch()
+
+
+def install_from_pypi(program: str) -> None:
+    """Raises `OSError` if that fails or takes too long."""
+    folder = FOLDER / program
+    shutil.rmtree(folder, ignore_errors=True)
+    lock = ROOT / PYTHON_PROGRAMS[program]
+    options = ["--only-binary", ":all:", "--require-hashes", "--no-deps", "-q", "-r", str(lock)]
+    try:
+        _run(sys.executable, "-m", "venv", str(folder), seconds=PIP_S_MAX)
+        python = str(folder / "bin" / "python")
+        _run(python, "-m", "pip", "install", "--no-input", *options, seconds=PIP_S_MAX)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"pip: {error}") from error
+    _python_mark(program).touch()
 
 
 def _run(*command: str, seconds: float | None = None) -> None:
@@ -216,17 +255,41 @@ def _link(library: str) -> None:
     """`./dev test` has the system look for libraries in this folder too."""
     found = next((FOLDER / "root").rglob(library), None)
     if found is None:
-        raise OSError(f"the package {PACKAGES[library]} was unpacked, and has no {library}")
+        raise OSError(f"the packages were unpacked, and have no {library}")
     link = FOLDER / "lib" / library
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(found)
 
 
+def _link_libraries_of_postgres() -> None:
+    """It is run where it was unpacked. Libraries may want further libraries, hence the rounds."""
+    postgres = _find_postgres()
+    if postgres is None:
+        raise OSError(f"the package {PACKAGES['postgres']} was unpacked, and has no postgres")
+    files = [
+        *Path(postgres).parent.iterdir(),
+        *(FOLDER / "root").glob("usr/lib/postgresql/*/lib/*.so"),
+    ]
+    environment = {**os.environ, "LC_ALL": "C", "LD_LIBRARY_PATH": str(FOLDER / "lib")}
+    linked: set[str] = set()
+    while True:
+        command = ["ldd", *map(str, files)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        lines = done.stdout.splitlines()
+        absent = {line.split()[0] for line in lines if line.endswith("=> not found")} - linked
+        absent = {name for name in absent if next((FOLDER / "root").rglob(name), None)}
+        if not absent:
+            return
+        for name in absent:
+            _link(name)
+        linked |= absent
+
+
 def advice(programs: list[str]) -> str:
     packages = " ".join(PACKAGES[program] for program in programs if program in PACKAGES)
     if not packages:
-        return "run ./dev test where npm's registry can be reached"
+        return "run ./dev test where npm's registry and PyPI can be reached"
     if shutil.which("apt-get"):
         return f"as root: apt-get install {packages}"
     if platform.system() == "Darwin":
@@ -236,7 +299,7 @@ def advice(programs: list[str]) -> str:
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--list"]:
-        for program in (*PACKAGES, *NPM_PACKAGES):
+        for program in (*PACKAGES, *NPM_PACKAGES, *PYTHON_PROGRAMS):
             print(f"{program:10} {find(program) or 'missing'}")
         return 0
     if any(find(program) is None for program in NPM_PACKAGES):
@@ -245,6 +308,13 @@ def main(arguments: list[str]) -> int:
             install_from_npm()
         except OSError as error:
             print(f"  could not be installed: {error}")
+    for program in PYTHON_PROGRAMS:
+        if find(program) is None:
+            print(f"Installing {program} into .programs/{program}; once, up to a minute.")
+            try:
+                install_from_pypi(program)
+            except OSError as error:
+                print(f"  could not be installed: {error}")
     programs = missing()
     if any(each in PACKAGES for each in programs) and shutil.which("apt-get"):
         where = "with apt-get" if os.geteuid() == 0 else f"into {FOLDER.name}/"

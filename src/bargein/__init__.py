@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from bargein.cancel import shield as shield
     from bargein.contracts.budget import Budget as Budget
     from bargein.contracts.budget import Spent as Spent
+    from bargein.contracts.message import HeardSoFar as HeardSoFar
     from bargein.contracts.message import Mode as Mode
     from bargein.contracts.model import Model as Model
+    from bargein.contracts.place import SessionPlace as SessionPlace
     from bargein.contracts.receipt import Receipt as Receipt
     from bargein.contracts.receipt import Scope as Scope
     from bargein.contracts.store import Store as Store
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from bargein.mcp.server import McpServer as McpServer
     from bargein.runtime.agent import Agent as Agent
     from bargein.runtime.engine import Engine as Engine
+    from bargein.runtime.placed_agent import PlacedAgent as PlacedAgent
     from bargein.session.hooks import Hooks as Hooks
     from bargein.session.limits import Limits as Limits
     from bargein.session.results import NoOutput as NoOutput
@@ -58,7 +61,10 @@ _HOMES = {
     "TurnResult": "bargein.session.results",
     "NoOutput": "bargein.session.results",
     "TurnOutcome": "bargein.events",
+    "SessionPlace": "bargein.contracts.place",
+    "PlacedAgent": "bargein.runtime.placed_agent",
     "Mode": "bargein.contracts.message",
+    "HeardSoFar": "bargein.contracts.message",
     "Scope": "bargein.contracts.receipt",
     "Receipt": "bargein.contracts.receipt",
     "Budget": "bargein.contracts.budget",

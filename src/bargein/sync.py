@@ -16,7 +16,7 @@ or a stream stops that turn and then raises KeyboardInterrupt as usual.
 `Session` has the methods of `bargein.Session` with the same parameters; a test compares the two.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, closing
 from functools import partial
@@ -32,10 +32,11 @@ from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ChildView, TurnEvent
-from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
+from bargein.contracts.message import Attachment, Disposition, HeardSoFar, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import T
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode, Standing
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.runtime import engine as runtime_engine
@@ -46,10 +47,12 @@ from bargein.session.results import TurnResult
 from bargein.session.rewinding import Rewind
 from bargein.session.sending import SendOptions
 from bargein.session.session import Content, InboxItem
+from bargein.session.side_question import SideAnswer
 from bargein.session.state import SessionState
 from bargein.session.streaming import TurnStream as AsyncTurnStream
 from bargein.session.turn import AgentFunction
 from bargein.session.undo import Undone
+from bargein.session.undoing_calls import CallsBeingUndone
 
 U = TypeVar("U")
 
@@ -146,6 +149,7 @@ class Session(Generic[T]):
         group: str | None = None,
         output: object = None,
         questions: QuestionPolicy | None = None,
+        heard: HeardSoFar | None = None,
     ) -> "Sent[Any]":
         sent = self._engine.call(
             self._inner.send,
@@ -158,6 +162,7 @@ class Session(Generic[T]):
             group=group,
             output=output,
             questions=questions,
+            heard=heard,
         )
         return Sent(self, sent)
 
@@ -186,6 +191,7 @@ class Session(Generic[T]):
         group: str | None = None,
         output: object = None,
         questions: QuestionPolicy | None = None,
+        heard: HeardSoFar | None = None,
     ) -> "TurnStream[Any]":
         """Send a message and yield the events of its turn. Ctrl-C while this thread waits for an
         event stops the turn; leaving the loop stops nothing."""
@@ -199,6 +205,7 @@ class Session(Generic[T]):
             group=group,
             output=output,
             questions=questions,
+            heard=heard,
         )
         return TurnStream(self, events)
 
@@ -224,11 +231,12 @@ class Session(Generic[T]):
         expected_turn: str | None = None,
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
+        heard: HeardSoFar | None = None,
     ) -> Receipt:
         """Stop at once, in this thread, and return the receipt when everything has settled."""
         if choose(Scope, scope) is Scope.TURN:
             stop = self._inner.interrupt_now(
-                expected_turn=expected_turn or target, by=by, cause=cause
+                expected_turn=expected_turn or target, by=by, cause=cause, heard=heard
             )
             return self._engine.call(stop.receipt)
         return self._engine.call(
@@ -238,6 +246,7 @@ class Session(Generic[T]):
             expected_turn=expected_turn,
             by=by,
             cause=cause,
+            heard=heard,
         )
 
     def interrupt_now(
@@ -246,10 +255,18 @@ class Session(Generic[T]):
         expected_turn: str | None = None,
         by: str = "user",
         cause: Cause = Cause.USER_STOP,
+        heard: HeardSoFar | None = None,
     ) -> bool:
         """Stop the running turn without waiting, for example in a signal handler. Returns True if a
         turn is being stopped."""
-        return self._inner.interrupt_now(expected_turn=expected_turn, by=by, cause=cause).landed
+        stop = self._inner.interrupt_now(
+            expected_turn=expected_turn, by=by, cause=cause, heard=heard
+        )
+        return stop.landed
+
+    def side_question(self, question: str, *, question_id: str | None = None) -> SideAnswer:
+        """Ask the model something beside the running turn, without touching it."""
+        return self._engine.call(self._inner.side_question, question, question_id=question_id)
 
     def pause(self) -> None:
         self._engine.call(self._inner.pause)
@@ -350,6 +367,11 @@ class Session(Generic[T]):
     def redo(self, *, by: str = "user") -> FilesUndone:
         return self._engine.call(self._inner.redo, by=by)
 
+    def undo_calls(
+        self, calls: Sequence[str] | None = None, *, by: str = "user"
+    ) -> CallsBeingUndone:
+        return self._engine.call(self._inner.undo_calls, calls, by=by)
+
     def diff(self, turn: str | None = None) -> str:
         return self._engine.call(self._inner.diff, turn)
 
@@ -358,6 +380,17 @@ class Session(Generic[T]):
 
     def rename(self, title: str, *, by: str = "user") -> None:
         self._engine.call(self._inner.rename, title, by=by)
+
+    def fork(self, turn: str | None = None, *, by: str = "user") -> str:
+        return self._engine.call(self._inner.fork, turn, by=by)
+
+    def place(self) -> SessionPlace | None:
+        return self._engine.call(self._inner.place)
+
+    def set_place(
+        self, place: SessionPlace, *, environment: Mapping[str, str] | None = None, by: str = "user"
+    ) -> None:
+        self._engine.call(self._inner.set_place, place, environment=environment, by=by)
 
     def begin_with(
         self, history: Sequence[ModelMessage], *, instructions: str = "", by: str = "user"

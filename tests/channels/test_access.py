@@ -82,3 +82,9 @@ async def test_who_was_paired_before_the_start_may_approve_in_private_only() -> 
     assert await after.standing_of(HERS, ALICE) is Standing.APPROVER
     assert await after.standing_of(GROUP, ALICE) is Standing.WRITER
     assert await after.standing_of(HERS, BOB) is Standing.WRITER
+
+
+async def test_a_private_chat_that_becomes_a_group_is_not_paired_any_more() -> None:
+    access = access_of(MemoryRows(), Clock())
+    assert await access.try_code(await access.make_code(ChatKind.PRIVATE), HERS, ALICE)
+    assert not await access.admits(ChatAddress(HERS.id, ChatKind.GROUP), ALICE)

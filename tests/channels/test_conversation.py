@@ -6,14 +6,13 @@ from bargein.channels import words
 from bargein.channels.contract import ChatAddress, ChatRate
 from bargein.models.script import Answer, Call, Expect, Say, Wait
 from bargein.testing.channel_conformance import (
-    ALICE,
-    GROUP,
-    PRIVATE,
     ChannelScene,
     FakePlatform,
 )
 from bargein.testing.seeded import Seeded, run_seeded
 from bargein.tools.ask import ask_tool
+
+ALICE, PRIVATE, GROUP = FakePlatform.alice, FakePlatform.private, FakePlatform.group
 
 
 def test_a_native_stop_on_an_old_preview_stops_nothing() -> None:

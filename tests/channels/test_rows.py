@@ -3,8 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from bargein.channels.contract import ChatAddress
-from bargein.channels.rows import Heard, KnownChat, Ledger, MemoryRows, Piece, Row, Rows
+from bargein.channels.contract import ChatAddress, Person, Update
+from bargein.channels.rows import (
+    ChannelHealth,
+    Heard,
+    KnownChat,
+    Ledger,
+    MemoryRows,
+    Piece,
+    Row,
+    Rows,
+)
 from bargein.channels.rows_sqlite import SqliteRows
 
 pytestmark = pytest.mark.anyio
@@ -61,3 +70,24 @@ async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None
     again = SqliteRows.of_home(tmp_path)
     assert await again.get("a", "x") == b"1"
     again.close()
+
+
+async def test_a_channel_that_is_removed_leaves_nothing(rows: Rows) -> None:
+    one, other = Ledger(rows, "one"), Ledger(rows, "one1")
+    chat = ChatAddress("c")
+    for ledger in (one, other):
+        await ledger.hear(chat, "k", Heard("s", "m1", "hello"))
+        await ledger.keep_chat(KnownChat(chat, open=True))
+        update = Update("k", chat, Person("1"), text="Hi")
+        await ledger.note([("2", update), ("1", update)], [], cursor="7")
+        await ledger.keep_health(ChannelHealth(True))
+    assert [number for number, _ in await one.noted()] == ["1", "2"]
+    await one.note([], ["1"])
+    assert [number for number, _ in await one.noted()] == ["2"]
+    await one.forget_all()
+    assert not await one.noted()
+    assert not await one.cursor()
+    assert await one.heard(chat, "k") is None
+    assert not (await one.health()).running
+    assert await other.cursor() == "7"
+    assert len(await other.noted()) == 2

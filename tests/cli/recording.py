@@ -75,9 +75,9 @@ class Camera:
 def row_of(screen: pyte.Screen, place: int) -> Row:
     """Pieces of text of one colour each; nothing for an empty row."""
     line = screen.buffer[place]
-    cells = [line[column] for column in range(COLUMNS)]
+    cells = [line[column] for column in range(screen.columns)]
     if place == screen.cursor.y and not screen.cursor.hidden:
-        column = min(screen.cursor.x, COLUMNS - 1)
+        column = min(screen.cursor.x, screen.columns - 1)
         cells[column] = cells[column]._replace(data="▏", fg="white")
     while cells and cells[-1].data == " ":
         cells.pop()

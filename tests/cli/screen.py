@@ -57,6 +57,8 @@ class Screen:
             "XTERM_VERSION": "pyte",
             "BARGEIN_HOME": str(home / "data"),
             "BARGEIN_MODEL": "scripted:script.toml",
+            # Most tests are about one terminal, with the engine in it.
+            "BARGEIN_CHAT_HOST": "0",
             **more,
         }
         self._child: pexpect.spawn[bytes] = pexpect.spawn(
@@ -97,6 +99,12 @@ class Screen:
         lines = [line.rstrip() for line in self._screen.display[: self._screen.cursor.y + 1]]
         found = next((line for line in reversed(lines) if line.startswith(">")), ">")
         return found.removeprefix(">").strip()
+
+    @property
+    def text_before_cursor(self) -> str:
+        """The line that the cursor is in, up to it, with blanks that were typed."""
+        cursor = self._screen.cursor
+        return self._screen.display[cursor.y][: cursor.x]
 
     @property
     def pid(self) -> int:

@@ -21,6 +21,20 @@ steps = [{ do = "say", text = "for ever and ever" }, { do = "pause", seconds = 6
 """
 
 
+CRASHING = """
+repeat = true
+[[answers]]
+when = "before"
+steps = [{ do = "say", text = "Never written down." }, { do = "pause", seconds = 600.0 }]
+[[answers]]
+steps = [
+    { do = "say", text = "Once a second " }, { do = "pause", seconds = 1.1 },
+    { do = "say", text = "it is kept. " }, { do = "pause", seconds = 0.1 },
+    { do = "say", text = "This is not." }, { do = "pause", seconds = 600.0 },
+]
+"""
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
@@ -89,6 +103,32 @@ def test_a_killed_server_is_waited_for(home: Path) -> None:
             one.wait_ready()
             one.type(CTRL_D)
             assert one.exit_code() == 0
+
+
+def test_words_that_were_on_the_screen_when_the_server_died_are_marked(home: Path) -> None:
+    with Program(home / "data", CRASHING) as program:
+        some, none = Screen(home=home, script=""), Screen(home=home, script="")
+        for screen, words, shown in ((none, "before", "written down."), (some, "Talk", "is not.")):
+            screen.wait_for("attached to the server")
+            screen.type(f"{words}\r")
+            screen.wait_for(shown)
+        program.kill()
+        for screen in (some, none):
+            screen.wait_for("the connection is lost")
+    with Program(home / "data", CRASHING):
+        for screen, unkept in ((some, "This is not."), (none, "Never written down.")):
+            screen.wait_for("the program ended before this was answered")
+            screen.wait_for(f"shown, but not stored: {unkept}")
+            # It was on the screen once, and is there still.
+            assert screen.text.count(unkept) == 2
+            screen.type(CTRL_D)
+            assert screen.exit_code() == 0
+        # The log has only the rest.
+        back = Screen("-c", home=home, script="")
+        back.wait_for("the program ended before this was answered")
+        assert "not stored" not in back.text
+        back.type(CTRL_D)
+        assert back.exit_code() == 0
 
 
 def test_a_server_elsewhere_is_joined_with_a_token(home: Path) -> None:

@@ -54,6 +54,7 @@ def test_it_is_listed_counted_completed_and_stopped_alone(chat: Open, tmp_path: 
     screen.enter("serve it")
     screen.wait_for("goes on in the background as t1_1_1")
     screen.wait_for("it is up")
+    screen.wait_ready()
     screen.wait_until(lambda: "1 in the background" in screen.status, "it is counted")
     screen.wait_until(lambda: len(running()) == 1, "it to sleep")
     screen.enter("/tasks")
@@ -145,6 +146,7 @@ def run(tmp_path: Path, words: str, *arguments: str) -> tuple[int, str, str]:
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "BARGEIN_HOME": str(tmp_path / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": f"scripted:{tmp_path / 'script.toml'}",
     }
     done = subprocess.run(

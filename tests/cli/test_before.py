@@ -8,11 +8,12 @@ import pytest
 
 from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, said_before
-from bargein.cli.chat.paint import Painter
+from bargein.cli.chat.paint import Painter, harmless
 from bargein.cli.chat.view import View
 from bargein.cli.export import as_markdown
 from bargein.cli.plain import PlainChat
 from bargein.cli.receipts import in_full, in_words
+from bargein.contracts.checkpoint import FileFate, FilesUndone, FileUndone
 from bargein.contracts.event import (
     AssistantSaid,
     BackgroundEnded,
@@ -20,6 +21,8 @@ from bargein.contracts.event import (
     CallEnded,
     CallStarted,
     Event,
+    FilesRolledBack,
+    HistoryImported,
     MessageAccepted,
     MessageEdited,
     MessagesTaken,
@@ -32,7 +35,14 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import AnswerSoFar, StepBegan, TextDelta
 from bargein.contracts.message import Disposition, Message, Mode
-from bargein.contracts.model import AssistantMessage, Text, ToolCall
+from bargein.contracts.model import (
+    AssistantMessage,
+    Text,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+)
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.runtime.config import load_config
@@ -90,11 +100,11 @@ LOG = log(
     TurnSettled("t2", TurnOutcome.FAILED, error="no network"),
 )
 SHOWN: list[Piece] = [
-    UserSpoke("build it"),
+    UserSpoke("build it", "user"),
     Answered("Let me."),
     Called("terminal", "make all", CallStatus.DETACHED, "in the background"),
     Called("read_file", "gone.txt", CallStatus.FAILED, "failed: gone.txt does not exist."),
-    UserSpoke("quickly"),
+    UserSpoke("quickly", "user"),
     Answered("It goes on."),
     Noted("note", "terminal  make all in the background: finished"),
     Answered("It is built."),
@@ -104,6 +114,23 @@ SHOWN: list[Piece] = [
 
 def test_words_are_the_users_own_and_calls_are_told_by_what_they_did() -> None:
     assert said_before(Picture.of(LOG), turns=3) == SHOWN
+
+
+def test_a_rollback_names_the_files_that_are_back_and_those_that_were_kept() -> None:
+    files = FilesUndone(
+        (FileUndone("one", FileFate.CHANGED_BACK), FileUndone("\x1btwo", FileFate.KEPT, "late")), 7
+    )
+    told = said_before(Picture.of(log(FilesRolledBack("t1", files, "ann"))), turns=1)
+    assert told == [
+        Noted("note", "the files of t1, which was rolled back (/redo takes that back):"),
+        Noted("note", "  ~ one  changed back"),
+        Noted("warn", f"  ! {harmless(chr(27))}two  kept: late"),
+        Noted("dim", "  and 7 more files"),
+    ]
+    failed = FilesRolledBack("t1", FilesUndone(), "ann", "the disk is full")
+    assert said_before(Picture.of(log(failed)), turns=1) == [
+        Noted("bad", "the files of t1 could not be put back: the disk is full")
+    ]
 
 
 def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
@@ -116,8 +143,11 @@ def test_only_the_last_turns_are_shown_whenever_their_messages_came() -> None:
         said("t2", RUN),
     )
     picture = Picture.of(late)
-    assert said_before(picture, turns=1) == [UserSpoke("two"), Called("terminal", "make")]
-    assert said_before(picture, turns=2)[:2] == [UserSpoke("one"), Noted("dim", "(taken back)")]
+    assert said_before(picture, turns=1) == [UserSpoke("two", "user"), Called("terminal", "make")]
+    assert said_before(picture, turns=2)[:2] == [
+        UserSpoke("one", "user"),
+        Noted("dim", "(taken back)"),
+    ]
     assert said_before(Picture(), turns=2) == []
 
 
@@ -157,7 +187,7 @@ def test_an_answer_that_came_before_one_looked_is_shown_and_none_is_twice() -> N
 
 
 def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chat = PlainChat(load_config({"BARGEIN_HOME": str(tmp_path)}))
+    chat = PlainChat(load_config({"BARGEIN_HOME": str(tmp_path), "BARGEIN_CHAT_HOST": "0"}))
     for recorded in log(TurnStarted("t1", ()), said("t1", Text("It is 4."))):
         chat.show(recorded)
     chat.show(TextDelta("t2", "It is 5.\n"))
@@ -176,6 +206,10 @@ def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixtu
         (Called("terminal", "make", CallStatus.STOPPED, "make killed"), "■ terminal  make\n"),
         (Called("terminal", "make", CallStatus.FINISHED, "finished"), "✓ terminal  make\n"),
         (Called("terminal", "make"), "  terminal  make\n"),
+        (
+            Called("edit_file", "edit a", CallStatus.FINISHED, changed=(("bad", "- 1"),)),
+            "✓ edit_file  edit a\n  │ - 1\n",
+        ),
         (Called("terminal", "make", CallStatus.NOT_STARTED), "✗ terminal  make · not started\n"),
         (Called("terminal", "make", CallStatus.UNKNOWN), "✗ terminal  make · unknown\n"),
     ],
@@ -199,3 +233,21 @@ def test_a_receipt_is_in_words() -> None:
     receipt = Receipt(ReceiptStatus.STOPPED, Scope.TURN, "s", "t1", steps=(step,), elapsed_ms=7.0)
     assert in_words(receipt) == "stopped in 7 ms · terminal: not started"
     assert "tool terminal: not started after" in in_full(receipt)
+
+
+def test_a_session_that_began_with_another_conversation_shows_its_end() -> None:
+    def said(*, turns: int) -> list[str]:
+        messages = (
+            UserMessage((Text("first"),)),
+            AssistantMessage((Text("one"), ToolCall("c1", "look", "{}"))),
+            ToolMessage((ToolResult("c1", (Text("seen"),)),)),
+            AssistantMessage((Text("two"),)),
+            UserMessage((Text("second"),)),
+            AssistantMessage((Text("three"),)),
+        )
+        picture = Picture()
+        picture.apply(Recorded(1, 0.0, HistoryImported(messages)))
+        return [getattr(each, "words", "") for each in said_before(picture, turns=turns)]
+
+    assert said(turns=3) == ["first", "one", "two", "second", "three"]
+    assert said(turns=1) == ["second", "three"]

@@ -36,6 +36,7 @@ def run(folder: Path, *arguments: str | bytes, given: str = "") -> tuple[int, by
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "BARGEIN_HOME": str(folder / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": "scripted:script.toml",
         **ASCII,
     }

@@ -71,7 +71,7 @@ def test_wrong_usage_is_told_and_exits_with_2(chat: Open, arguments: list[str], 
 
 def test_a_session_is_gone_on_with_by_c_and_by_its_name(chat: Open) -> None:
     first = chat("-c")
-    first.wait_for("there is no session yet")
+    first.wait_for("there is no session of this folder yet")
     first.enter("hello")
     first.wait_for("answered it")
     first.wait_ready()

@@ -66,6 +66,7 @@ def test_so_it_is_line_by_line_and_in_scripts(tmp_path: Path, arguments: list[st
             "PATH": "/usr/bin:/bin",
             "HOME": str(tmp_path),
             "BARGEIN_HOME": str(tmp_path / "data"),
+            "BARGEIN_CHAT_HOST": "0",
             "BARGEIN_MODEL": f"scripted:{tmp_path / 'script.toml'}",
         },
         cwd=tmp_path,

@@ -257,7 +257,10 @@ def test_a_settled_turn_leaves_nothing_running_on_the_screen() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_took_long_is_not_told_when_it_is_over(tmp_path: Path) -> None:
-    chat = Chat(load_config({"BARGEIN_HOME": str(tmp_path)}), keyboard=DummyInput())
+    chat = Chat(
+        load_config({"BARGEIN_HOME": str(tmp_path), "BARGEIN_CHAT_HOST": "0"}),
+        keyboard=DummyInput(),
+    )
 
     def told() -> bool:
         return any("Reading: 8 of 9" in piece[1] for piece in chat._status())
@@ -278,7 +281,10 @@ async def test_what_took_long_is_not_told_when_it_is_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_is_typed_is_written_once_for_each_picture_and_before_it(tmp_path: Path) -> None:
     """A file for each of many keys that come at once would keep everything else waiting."""
-    chat = Chat(load_config({"BARGEIN_HOME": str(tmp_path)}), keyboard=DummyInput())
+    chat = Chat(
+        load_config({"BARGEIN_HOME": str(tmp_path), "BARGEIN_CHAT_HOST": "0"}),
+        keyboard=DummyInput(),
+    )
     draft = tmp_path / "draft" / "line"
     for _ in range(20):
         chat.buffer.insert_text("x")

@@ -35,6 +35,7 @@ def run(home: Path, *arguments: str, given: bytes | int) -> "subprocess.Complete
             "PATH": os.environ["PATH"],
             "HOME": str(home),
             "BARGEIN_HOME": str(home / "data"),
+            "BARGEIN_CHAT_HOST": "0",
             "BARGEIN_MODEL": f"scripted:{home / 'script.toml'}",
         },
         cwd=home,

@@ -44,7 +44,7 @@ def test_a_dumb_terminal_gets_plain_lines_and_every_command(chat: Open) -> None:
     screen.enter("/answer 2")
     screen.wait_for("not approved")
     screen.enter("!echo mine")
-    screen.wait_for("/share sends it")
+    screen.wait_for("/tell sends it")
     screen.enter("/dance")
     screen.wait_for("no such command: /dance")
     screen.enter("/exit")
@@ -59,6 +59,7 @@ def piped(folder: Path, *arguments: str, given: str = "") -> "subprocess.Complet
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "BARGEIN_HOME": str(folder / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": "scripted:script.toml",
     }
     return subprocess.run(

@@ -46,6 +46,7 @@ class Tmux:
             "HOME": str(home),
             "LANG": "C.UTF-8",
             "BARGEIN_HOME": str(home / "data"),
+            "BARGEIN_CHAT_HOST": "0",
             "BARGEIN_MODEL": f"scripted:{home / 'script.toml'}",
         }
         given = [word for name, value in settings.items() for word in ("-e", f"{name}={value}")]

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,31 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "BARGEIN_HOME": str(tmp_path / "data"),
         "BARGEIN_MODEL": f"scripted:{tmp_path / 'script.toml'}",
     }
+
+
+# The events come only when the turn's result is known.
+LATE_EVENTS = """
+import sys, anyio
+from bargein.cli.main import main
+from bargein.session.session import Sent, Session
+
+watch, result, known = Session.watch, Sent.result, []
+
+async def late_watch(self, **given):
+    gate = anyio.Event()
+    known.append(gate)
+    async for event in watch(self, **given):
+        await gate.wait()
+        yield event
+
+async def early_result(self, *given):
+    ended = await result(self, *given)
+    known[0].set()
+    return ended
+
+Session.watch, Sent.result = late_watch, early_result
+sys.exit(main())
+"""
 
 
 def start(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
@@ -339,3 +365,24 @@ def test_what_a_project_sets_is_left_out_and_said(environment: dict[str, str]) -
     assert code == 0
     assert "bargein.toml: 1 of the settings is left out until you approve" in told
     assert "bargein config trust" in told
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["words", "json"])
+def test_an_answer_that_comes_after_its_result_is_written(
+    environment: dict[str, str], form: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE_EVENTS, "run", *form, "hello"],
+        env=environment,
+        cwd=environment["HOME"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    if form:
+        assert "turn_settled" in last
+    else:
+        assert last == "the answer"

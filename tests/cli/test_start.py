@@ -41,6 +41,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "BARGEIN_HOME": str(tmp_path / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": f"scripted:{tmp_path / 'script.toml'}",
     }
 

@@ -22,6 +22,7 @@ def shell(folder: Path, line: str) -> "subprocess.CompletedProcess[str]":
         "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
         "HOME": str(folder),
         "BARGEIN_HOME": str(folder / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": "scripted:script.toml",
     }
     return subprocess.run(

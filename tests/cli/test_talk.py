@@ -1,7 +1,7 @@
 """A conversation without a terminal: what it shows through its face, and what it does not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -12,18 +12,22 @@ from bargein.cli.chat.activity import Activity
 from bargein.cli.chat.before import Piece
 from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.talk import Talk, Work
+from bargein.contracts.event import QuestionAsked, Recorded
 from bargein.contracts.message import Mode
 from bargein.contracts.model import Model, ModelRequest, ModelStream
 from bargein.contracts.store import Commit, StoreFailed
+from bargein.contracts.tool import Question
 from bargein.errors import UserError
 from bargein.models.local.errors import WeightsUnavailable
-from bargein.models.script import Say, Wait
+from bargein.models.script import Answer, Call, Say, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.agent import Agent
 from bargein.runtime.config import Config, load_config
 from bargein.runtime.engine import Engine
 from bargein.session.broadcast import Watched
+from bargein.session.session import Session
 from bargein.stores.memory import MemoryStore
+from bargein.view import ShownCall
 
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
@@ -48,6 +52,9 @@ class HeardFace:
     def show_again(self, pieces: list[Piece]) -> None:
         pass
 
+    def show_whole(self, call: ShownCall) -> None:
+        self.told.append(str(call))
+
     def notice(self, words: str) -> None:
         self.noticed.append(words)
 
@@ -56,6 +63,15 @@ class HeardFace:
 
     def leave(self) -> None:
         pass
+
+    can_ask = True
+    can_draw = True
+
+    def ask(self, question: Question) -> None:
+        self.told.append(question.text)
+
+    def pick(self, command: str) -> bool:
+        return False
 
     def changed(self) -> None:
         pass
@@ -134,7 +150,7 @@ class Unfetched:
 async def test_a_model_that_cannot_be_loaded_is_told_of_once(tmp_path: Path) -> None:
     face, model = HeardFace(), Unfetched()
     async with talking(face, model, tmp_path) as talk:
-        (warm_up,) = face.spawned
+        warm_up = face.spawned[0]
         with pytest.raises(WeightsUnavailable):
             await warm_up()
         short = "failed, as before: The embedded model could not be fetched: no network (it is off)"
@@ -180,7 +196,7 @@ def test_a_failure_is_told_in_full_unless_it_was_just_now() -> None:
         ("/inbox edit m1", "which message, and what instead? /inbox edit ID WORDS"),
         ("/tasks stop", "which task? /tasks stop ID; /tasks lists them"),
         ("/modell", "no such command: /modell; did you mean /model?"),
-        ("/dance", "no such command: /dance; /help lists them"),
+        ("/xyzzy", "no such command: /xyzzy; /help lists them"),
         ("/sessions nope", "there is no session 'nope'; /sessions lists them"),
         ("/new two\nlines", "cannot name a session: give 1 to 200 visible"),
         ("/export", "nothing has been said here yet"),
@@ -211,7 +227,7 @@ async def test_a_session_is_told_as_new_only_if_it_is(tmp_path: Path) -> None:
         # Whoever leaves here is not told to come back: nothing was said.
         assert not talk.said
         await run_command(talk, "/sessions")
-        assert face.told[-1].splitlines()[0].endswith(f"{first}  (working)")
+        assert face.told[-1].splitlines()[0].endswith(" · working)")
         await run_command(talk, f"/new {first}")
         assert face.told[-1] == f"{first} already existed; /sessions other goes back"
 
@@ -253,3 +269,70 @@ async def test_a_stop_that_could_not_be_stored_is_shown_with_its_receipt(tmp_pat
             assert not talk.stopping
             store.full = False
             group.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_who_answers_second_reads_that_it_was_answered_already(tmp_path: Path) -> None:
+    asks = [Call("ask", {"question": "Which?", "choices": ["left", "right"]})]
+    face = HeardFace()
+    async with talking(face, ScriptedModel([asks, [Say("ok")]]), tmp_path) as talk:
+        session = talk.opened()[1]
+        await talk.send("go", Mode.STEER)
+        async with aclosing(session.watch(after=0)) as events:
+            async for event in events:
+                if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
+                    break
+        (asked,) = await session.questions()
+        assert isinstance(session, Session)
+        await session.answer(asked.id, "left", by="Anna")
+        await talk.answer(asked.id, "right")
+        for recorded in await session.events():
+            talk.activity.see(recorded)
+        await talk.answer(asked.id, "right")
+    assert face.told[-2:] == ["already answered or stopped", "already answered by Anna: left"]
+
+
+@pytest.mark.anyio
+@on_asyncio
+async def test_a_side_question_is_answered_beside_the_turn_and_can_be_stopped(
+    tmp_path: Path,
+) -> None:
+    work = Answer([Say("I work"), Wait("hold")], when="go")
+    model = ScriptedModel(
+        [
+            work,
+            Answer([Say("By the way: yes.")], when="really"),
+            Answer([Say("By the"), Wait("aside")], when="long"),
+        ]
+    )
+    face = HeardFace()
+    async with talking(face, model, tmp_path) as talk:
+        await talk.send("go", Mode.STEER)
+        await model.gate("hold").reached()
+        face.told.clear()
+        face.spawned.clear()
+        await run_command(talk, "/btw really?")
+        (ask,) = face.spawned
+        await ask()
+        assert face.told[:2] == ["btw: really?", "By the way: yes."]
+        assert "will not remember it" in face.told[2]
+        assert talk.state is not None
+        assert talk.state.busy
+        talk.stop()
+        await talk.opened()[1].settled()
+        assert not talk.busy
+        # With nothing else running, a stop is for the side question.
+        face.told.clear()
+        face.spawned.clear()
+        async with anyio.create_task_group() as group:
+            await run_command(talk, "/btw a long one")
+            group.start_soon(face.spawned.pop())
+            await model.gate("aside").reached()
+            assert talk.busy
+            talk.stop()
+            group.start_soon(face.spawned.pop())
+        assert face.told[1] == "By the"
+        assert face.told[2].startswith("[stopped;")
+        with pytest.raises(UserError, match="no side question"):
+            await run_command(talk, "/btw stop")

@@ -60,6 +60,21 @@ def test_an_end_of_input_after_a_line_leaves(chat: Open, tmp_path: Path) -> None
     assert screen.exit_code() == 0
 
 
+def test_a_line_is_sent_before_the_end_of_input_leaves(chat: Open, tmp_path: Path) -> None:
+    screen = chat(script=SCRIPT)
+    type_ahead(screen, f"hello there\r{CTRL_D}")
+    assert screen.exit_code() == 0
+    assert said(tmp_path) == ["hello there"]
+
+
+def test_a_line_is_sent_before_the_next_key_leaves(chat: Open, tmp_path: Path) -> None:
+    screen = chat(script=SCRIPT)
+    screen.wait_ready()
+    screen.type(f"hello there\r{CTRL_D}")
+    assert screen.exit_code() == 0
+    assert said(tmp_path) == ["hello there"]
+
+
 def test_a_command_waits_for_the_session_it_needs(chat: Open) -> None:
     screen = chat(script=SCRIPT)
     type_ahead(screen, "/status\r")

@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -316,3 +317,20 @@ async def test_a_server_that_is_killed_under_a_client(tmp_path: Path) -> None:
                     assert seqs == list(range(1, log[-1].seq + 1))
                     assert all(isinstance(each, Recorded) for each in watcher.recorded)
                     group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("passes", range(20))
+async def test_a_client_that_is_closed_while_its_connection_breaks_ends(
+    tmp_path: Path, passes: int
+) -> None:
+    """`passes` of the loop after the break. The client was about to connect again at one of them,
+    and did so for ever."""
+    async with (
+        serving([], tmp_path) as stage,
+        CuttingRelay(port_of(stage.url)) as relay,
+    ):
+        with anyio.fail_after(WITHIN_S):
+            async with joined(stage, url=relay.url):
+                relay.cut()
+                for _ in range(passes):
+                    await anyio.lowlevel.checkpoint()

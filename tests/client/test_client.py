@@ -26,6 +26,7 @@ from bargein.contracts.live import AnswerSoFar, TextDelta
 from bargein.contracts.message import Attachment, Disposition, QuestionPolicy
 from bargein.contracts.model import Image, Text, UserMessage
 from bargein.contracts.permission import PermissionMode
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import UserError
 from bargein.models.script import Call, Fail, Say, Script, Step, Wait
@@ -334,3 +335,23 @@ async def test_many_sessions_and_watches_share_one_connection(tmp_path: Path) ->
             group.cancel_scope.cancel()
         assert len(stage.gateway.streams) == 1 + 2 * len(sessions)
         await until(lambda: len(stage.gateway.streams) == 1)
+
+
+async def test_a_fork_belongs_to_who_made_it(tmp_path: Path) -> None:
+    async with serving([[Say("one")], [Say("two")]], tmp_path) as stage, joined(stage) as client:
+        session = await client.new_session()
+        await (await session.send("first")).result()
+        await (await session.send("second")).result()
+        forked = await client.session(await session.fork("t1"))
+        assert await forked.transcript() == (await session.transcript())[:2]
+        assert {each.id for each in await client.sessions()} == {session.id, forked.id}
+        with pytest.raises(UserError, match="no turn t9"):
+            await session.fork("t9")
+
+
+async def test_only_the_door_places_a_session(tmp_path: Path) -> None:
+    async with serving([[Say("one")]], tmp_path) as stage, joined(stage) as client:
+        session = await client.new_session()
+        assert await session.place() is None
+        with pytest.raises(Forbidden, match="only a terminal"):
+            await session.set_place(SessionPlace(str(tmp_path)))

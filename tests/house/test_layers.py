@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {"anyio", "msgspec"}
+IMPORTED_AS = {"markdown-it-py": "markdown_it", "matrix-nio": "nio"}
 EVENT_LOOPS = {"asyncio", "trio", "uvloop"}
 
 Contract = dict[str, object]
@@ -41,7 +42,7 @@ def module_of(distribution: str) -> str:
     """What it is imported as. Those of OpenTelemetry share one package."""
     if distribution.startswith("opentelemetry-"):
         return "opentelemetry"
-    return distribution.replace("-", "_")
+    return IMPORTED_AS.get(distribution, distribution.replace("-", "_"))
 
 
 def test_the_layers_are_exhaustive() -> None:

@@ -73,7 +73,7 @@ def test_every_declared_dependency_is_pinned_to_a_version_that_it_allows() -> No
 def test_each_dependency_has_its_reason_beside_it() -> None:
     before, seen = "", 0
     for line in (ROOT / "pyproject.toml").read_text().splitlines():
-        if re.match(r' {4}"[\w-]+[>=;][^"]*"|\w+ = \["[\w-]+>=', line):
+        if re.match(r' {4}"[\w-]+(?:\[\w+\])?[<>=;][^"]*"|\w+ = \["[\w-]+>=', line):
             seen += 1
             assert "  # " in line or before.lstrip().startswith("# "), f"no reason beside {line}"
         before = line

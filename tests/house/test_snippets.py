@@ -108,6 +108,7 @@ def run(code: str, home: Path, **more: str) -> str:
         "PATH": os.environ["PATH"],
         "HOME": str(home),
         "BARGEIN_HOME": str(home / "data"),
+        "BARGEIN_CHAT_HOST": "0",
         "BARGEIN_MODEL": f"scripted:{home / 'script.toml'}",
         **more,
     }
@@ -280,4 +281,4 @@ def test_settings_and_scripts_are_known(snippet: Snippet, tmp_path: Path) -> Non
     if "[[answers]]" in snippet.text:
         ScriptedModel.from_file(file)
     else:
-        read_file(file, own=False)
+        read_file(file, own="bargein/config.toml" in snippet.text)

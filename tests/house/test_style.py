@@ -62,6 +62,8 @@ ENVIRONMENT_READERS = {
     "models/local/options.py": "a local model that is made without a configuration",
     "process/fork_hooks.py": "gives a child process our environment, as Python itself would",
     "process/helper_process.py": "passes one variable on to the helper",
+    "testing/chaos/node_process.py": "gives a node the environment of who breaks it",
+    "testing/chaos/pooler.py": "looks for PgBouncer where Debian puts it",
     "sandbox/keyholder.py": "removes secrets from the environment",
 }
 

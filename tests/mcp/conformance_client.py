@@ -9,20 +9,49 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 from bargein.contracts.model import Text
 from bargein.contracts.tool import CallResult, Question
 from bargein.mcp import McpServer
 from bargein.mcp.listing import list_all
+from bargein.mcp.oauth.authorizer import Authorizer
+from bargein.runtime.mcp_tokens import TokenFile
 from tests.mcp.harness import House, house
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 
 
+DOCUMENT = "https://conformance-test.local/client-metadata.json"
+"""The address that the suite expects of a client with a metadata document."""
+REDIRECT = "http://127.0.0.1:9/callback"
+
+
+async def visit(url: str) -> str:
+    """The suite's authorization server needs no user: it sends the browser back at once."""
+    async with aiohttp.ClientSession() as http, http.get(url, allow_redirects=False) as answer:
+        return answer.headers["Location"]
+
+
 async def main(url: str) -> None:
-    async with house(McpServer("peer", url=url)) as home:
+    server = McpServer(
+        "peer",
+        url=url,
+        oauth_client_id=CONTEXT.get("client_id", ""),
+        oauth_client_metadata_url=DOCUMENT,
+    )
+    secret = CONTEXT.get("client_secret", "")
+    tokens = TokenFile(Path(tempfile.mkdtemp()))
+
+    def authorizer_of(server: McpServer) -> Authorizer:
+        return Authorizer(server, tokens, secret=secret, redirect=REDIRECT, visit=visit)
+
+    async with house(server, authorizer_of=authorizer_of) as home:
         home.desk().answer = _answer
         await home.prepare()
         status = home.servers.status()[0]

@@ -17,7 +17,8 @@ from bargein.cancel import CancelSource, TaskOwner
 from bargein.contracts.model import ToolCall
 from bargein.contracts.tool import CallContext, CallResult
 from bargein.mcp import McpServer
-from bargein.mcp.servers import McpServers
+from bargein.mcp.oauth.authorizer import Authorizer
+from bargein.mcp.servers import TURN_WAITS_S, McpServers
 from bargein.process import Containment, open_containment
 from bargein.tools import Policy, ToolRegistry
 from tests.process import zoo
@@ -46,7 +47,9 @@ class House:
     desks: dict[str, Desk] = field(default_factory=dict)
 
     def desk(self, session: str = "s1") -> Desk:
-        return self.desks.setdefault(session, Desk(session_id=session))
+        if session not in self.desks:
+            self.desks[session] = Desk(session_id=session)
+        return self.desks[session]
 
     async def prepare(self, session: str = "s1") -> None:
         await self.registry.prepare(session, self.desk(session).turn.token)
@@ -77,6 +80,8 @@ async def house(
     mark: str = "",
     principal_of: Callable[[str], str] = lambda session: "",
     why_not: Callable[[McpServer], str] = lambda server: "",
+    authorizer_of: Callable[[McpServer], Authorizer | None] = lambda server: None,
+    turn_waits_s: float = TURN_WAITS_S,
 ) -> AsyncIterator[House]:
     """`mark` is one by which every process of the servers can be found."""
     around = dict(os.environ if environment is None else environment)
@@ -92,6 +97,8 @@ async def house(
             client_version="0.1",
             principal_of=principal_of,
             why_not=why_not,
+            authorizer_of=authorizer_of,
+            turn_waits_s=turn_waits_s,
         )
         async with made:
             registry = ToolRegistry(policy=policy or Policy(), foreign=made)

@@ -32,6 +32,7 @@ class HttpServer:
     session: str = "session-1"
     ended_sessions: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+    refuses_notices: bool = False
     runner: web.AppRunner | None = None
 
     async def stop(self) -> None:
@@ -55,7 +56,7 @@ class HttpServer:
             self.asked[message["id"]].set_result(message.get("result"))
             return web.Response(status=202)
         if "id" not in message:
-            return web.Response(status=202)
+            return web.Response(status=503 if self.refuses_notices else 202)
         has_session = request.headers.get("Mcp-Session-Id") == self.session
         needs_session = method not in ("initialize", "server/discover")
         if not self.stateless and needs_session and not has_session:

@@ -41,16 +41,16 @@ async def asked(session: Session) -> OpenQuestion:
 
 
 async def test_a_call_from_the_first_turn_on() -> None:
-    model = ScriptedModel([[Call("mcp__sdk__add", {"a": 20, "b": 22})], [Say("Done")]])
-    agent = Agent(model, mcp=[sdk_server()], policy=Policy())
+    model = ScriptedModel([[Call("mcp__bad__echo", {"text": "42"})], [Say("Done")]])
+    agent = Agent(model, mcp=[bad_server("modern")], policy=Policy())
     async with Engine(agent, store="memory", config=CONFIG) as engine:
         assert [each.state for each in engine.mcp_status()] == ["not started"]
         session = await engine.session("alice")
-        sent = await session.send("add them")
+        sent = await session.send("say it")
         assert (await sent.result()).text == "Done"
         assert told(model) == "42"
         offered = {each.name for each in model.requests[0].tools}
-        assert "mcp__sdk__add" in offered
+        assert "mcp__bad__echo" in offered
         assert [each.state for each in engine.mcp_status()] == ["ready"]
 
 
@@ -123,12 +123,17 @@ async def test_a_stop_while_a_server_asks_ends_the_question() -> None:
 async def test_a_dead_server_holds_up_no_turn(tmp_path: Path) -> None:
     model = ScriptedModel([[Say("One")], [Say("Two")]])
     servers = [bad_server("dies"), McpServer("gone", url="http://127.0.0.1:9/mcp")]
-    agent = Agent(model, mcp=servers)
-    async with Engine(agent, store="memory", config=CONFIG) as engine:
+    agent, told = Agent(model, mcp=servers), list[str]()
+    async with Engine(agent, store="memory", config=CONFIG, on_notice=told.append) as engine:
         session = await engine.session("alice")
         assert (await (await session.send("hello")).result()).text == "One"
         assert {each.state for each in engine.mcp_status()} == {"failed"}
         assert (await (await session.send("again")).result()).text == "Two"
+    # The user is told, once.
+    assert sorted(told) == [
+        "MCP server bad cannot be used; /mcp says why",
+        "MCP server gone cannot be used; /mcp says why",
+    ]
 
 
 async def test_a_stop_while_servers_start_kills_them() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
 
 from bargein.cancel import CancelSource, Cause
 from bargein.contracts.tool import CallResult, CallStatus
-from bargein.mcp import McpServer
+from bargein.mcp import McpServer, wire
 from bargein.mcp.life import ServerState
-from tests.mcp.harness import House, bad_server, house
+from bargein.mcp.results import call_result
+from bargein.mcp.servers import McpServers
+from tests.mcp.harness import SERVERS, House, bad_server, house
 from tests.process import zoo
 from tests.tools.desk import text_of, until
 
@@ -42,8 +46,48 @@ async def test_an_answer_of_100_mb_fails_its_call_at_once_and_no_other() -> None
         result = await home.call("mcp__bad__huge")
         assert result.status is CallStatus.UNKNOWN
         assert "longer than 16 MiB" in text_of(result)
-        assert "messages that were too long" in oddities(home)
+        assert "messages that were too large" in oddities(home)
         assert await echoes(home)
+
+
+async def test_an_answer_of_five_million_values_holds_up_nobody() -> None:
+    longest_s = 0.0
+
+    async def watch() -> None:
+        nonlocal longest_s
+        while True:
+            began = time.monotonic()
+            await anyio.sleep(0.001)
+            longest_s = max(longest_s, time.monotonic() - began)
+
+    async with house(bad_server("plain")) as home, anyio.create_task_group() as tasks:
+        await home.prepare()
+        tasks.start_soon(watch)
+        result = await home.call("mcp__bad__crowd")
+        assert result.status is CallStatus.UNKNOWN
+        assert "more than 100,000 values" in text_of(result)
+        assert await echoes(home)
+        tasks.cancel_scope.cancel()
+    # Reading it takes three seconds; the rest is for a busy machine.
+    assert longest_s < 1.5
+
+
+@pytest.mark.parametrize(
+    ("value", "too_much"),
+    [
+        ("x, [{\\" * 100_000, False),
+        ([["\\", '"', '\\"', "a"]] * 15_000, False),
+        ([1] * 99_000, False),
+        ([1] * 101_000, True),
+        ([[]] * 101_000, True),
+        ({str(each): None for each in range(101_000)}, True),
+        (["x"] * 101_000, True),
+    ],
+)
+def test_values_are_counted_outside_of_texts(value: object, too_much: bool) -> None:
+    data = json.dumps(value).encode()
+    assert len(data) > 100_000
+    assert wire.holds_too_much(data) is too_much
 
 
 async def test_two_answers_and_answers_to_nobody() -> None:
@@ -74,6 +118,22 @@ async def test_a_flood_of_progress_slows_no_other_server() -> None:
             assert await echoes(home, "calm")
             # The flood goes on; nobody is shown it.
             assert len(home.desk().live) == live
+
+
+@pytest.mark.parametrize("tool", ["flood", "flood_pings"])
+async def test_a_flood_takes_a_part_of_the_time(tool: str) -> None:
+    async with house(bad_server("plain")) as home:
+        await home.prepare()
+        with CancelSource("call") as source:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(home.call, f"mcp__bad__{tool}", source=source))
+                await anyio.sleep(0.2)
+                began, used = time.monotonic(), time.thread_time()
+                await anyio.sleep(1)
+                share = (time.thread_time() - used) / (time.monotonic() - began)
+                source.cancel(Cause.USER_STOP)
+    # A fifth at most; without a limit it was half of a busy core.
+    assert share < 0.35
 
 
 async def test_a_server_that_dies_in_a_call_leaves_its_outcome_unknown() -> None:
@@ -164,6 +224,18 @@ async def test_a_silent_server_has_its_time_limit_and_is_waited_for_once() -> No
         assert time.monotonic() - began < 0.4
 
 
+async def test_a_server_that_starts_slowly_is_waited_for_by_one_turn() -> None:
+    told: list[str] = []
+    async with house(bad_server("silent"), bad_server("plain", "good"), turn_waits_s=0.3) as home:
+        home.servers.on_notice = told.append
+        await home.prepare()
+        assert await echoes(home, "good")
+        began = time.monotonic()
+        await home.prepare("second")
+        assert time.monotonic() - began < 0.25
+    assert told == ["MCP server bad is still starting; its tools come later"]
+
+
 async def test_odd_tools_are_renamed_or_left_out() -> None:
     async with house(bad_server("odd_tools")) as home:
         await home.prepare()
@@ -217,3 +289,47 @@ async def test_principals_do_not_share_a_process() -> None:
             text_of(await home.call("mcp__bad__count", session=each)) for each in ("a1", "b1")
         ]
         assert counts == ["3", "2"]
+
+
+async def test_what_a_server_says_of_itself_cannot_command_a_terminal() -> None:
+    async with house(bad_server("ugly")) as home:
+        await home.prepare()
+        shown = home.servers.status()[0].server
+        assert shown.startswith("<U+001B>[2J<U+202E>xxx")
+        assert len(shown) < 300
+        result = await home.call("mcp__bad__die")
+        assert "<U+001B>]0;title" in text_of(result)
+        assert "\x1b" not in text_of(result)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "resource_link", "uri": "x" * (1 << 20), "name": "\x1b[2J"},
+        {"type": "resource", "resource": {"uri": "x" * (1 << 20), "text": "t"}},
+        {"type": "resource", "resource": {"uri": "u", "mimeType": "x" * (1 << 20), "blob": ""}},
+        {"type": "audio", "mimeType": "x" * (1 << 20)},
+        {"type": "image", "mimeType": "x" * (1 << 20), "data": ""},
+        {"type": "x" * (1 << 20)},
+    ],
+)
+def test_every_part_of_a_result_is_bounded(block: dict[str, object]) -> None:
+    text = text_of(call_result({"content": [block]}))
+    assert len(text) < 5000
+    assert "\x1b" not in text
+
+
+async def test_all_processes_of_a_server_are_shown_without_their_arguments() -> None:
+    argv = [sys.executable, "-I", "-S", str(SERVERS / "bad.py"), "plain", "s3cret"]
+    wrapped = McpServer("bad", "sh", ["-c", '"$@"; exit 0', "wrapper", *argv])
+    async with house(wrapped) as home:
+        await home.prepare()
+        shown = home.servers.status()[0].processes
+        assert [each.split("(")[1][:-1] for each in shown] == ["sh", Path(sys.executable).name]
+        assert "s3cret" not in str(shown)
+
+
+def test_the_address_that_is_shown_has_no_key() -> None:
+    server = McpServer("web", url="https://me:s3cret@example.com/mcp?key=s3cret")
+    servers = McpServers([server], containment=None, folder="/", environment={})
+    assert servers.status()[0].transport == "https://example.com/mcp"

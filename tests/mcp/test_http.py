@@ -72,6 +72,27 @@ async def test_stops_disturb_no_other_call(stateless: bool) -> None:
         assert text_of(results[0]) == "released"
 
 
+async def test_a_server_behind_an_address_is_never_restarted() -> None:
+    """Its processes are not ours, and others have calls there."""
+    async with http_server(False) as server, house(server.configured(on_stop="restart")) as home:
+        await home.prepare()
+        results = []
+
+        async def hang() -> None:
+            results.append(await home.call("mcp__web__hang", session="other"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hang)
+            await until(lambda: "tools/call" in server.methods)
+            server.refuses_notices = True
+            result, _ = await stopped(home, "mcp__web__hang")
+            assert result.stop is not None
+            told = "MCP server web told, does not respond, may still be running"
+            assert result.stop.told == told
+            server.release.set()
+        assert text_of(results[0]) == "released"
+
+
 async def test_headers_of_the_stateless_era() -> None:
     async with http_server(True) as server, house(server.configured()) as home:
         await home.prepare()
@@ -183,6 +204,10 @@ async def test_bearer_tokens_come_from_a_variable(token: str) -> None:
         async with house(made, environment={"MY_TOKEN": token}) as home:
             await home.prepare()
             error = home.servers.status()[0].error
-            wanted = {"": "MY_TOKEN is not set", "wrong": "wants a sign-in", "s3cret": "let in"}
+            wanted = {
+                "": "MY_TOKEN is not set",
+                "wrong": "refuses (HTTP 401) the token in MY_TOKEN",
+                "s3cret": "let in",
+            }
             assert wanted[token] in error
             assert not token or token not in error

@@ -117,7 +117,7 @@ async def test_everything() -> None:
 async def test_everything_over_http() -> None:
     script = programs.find("mcp-server-everything")
     assert script is not None
-    with _served([programs.node(), script, "streamableHttp"], "PORT") as port:
+    with served([programs.node(), script, "streamableHttp"], "PORT") as port:
         server = McpServer("everything", url=f"http://127.0.0.1:{port}/mcp")
         async with house(server) as home:
             await home.prepare()
@@ -135,7 +135,7 @@ async def test_everything_over_http() -> None:
 @ONE_LOOP
 async def test_the_official_sdk_over_http(tmp_path: Path) -> None:
     note = str(tmp_path / "note")
-    with _served([sys.executable, str(SERVERS / "sdk.py"), "http"], "") as port:
+    with served([sys.executable, str(SERVERS / "sdk.py"), "http"], "") as port:
         server = McpServer("sdk", url=f"http://127.0.0.1:{port}/mcp")
         async with house(server) as home:
             await home.prepare()
@@ -195,7 +195,7 @@ async def test_two_kinds_of_servers_side_by_side() -> None:
 
 
 @contextmanager
-def _served(argv: list[str], variable: str) -> Iterator[int]:
+def served(argv: list[str], variable: str) -> Iterator[int]:
     """A server in a process of its own, on a port that was free."""
     import os
 

@@ -159,6 +159,37 @@ async def test_a_call_that_was_not_written_yet_did_not_happen() -> None:
                 desk.turn.cancel(Cause.USER_STOP)
 
 
+async def test_a_server_that_reads_nothing_could_not_be_told() -> None:
+    async with house(bad_server("plain")) as home:
+        await home.prepare()
+        async with anyio.create_task_group() as tasks:
+
+            async def fill_its_pipe() -> None:
+                await until(lambda: _is_sent(home, "mcp__bad__deaf"))
+                big = {"text": "x" * (1 << 20)}
+                tasks.start_soon(lambda: home.call("mcp__bad__echo", big, session="big"))
+                await until(lambda: _is_sent(home, "mcp__bad__echo"))
+
+            result, took_s = await stopped(home, "mcp__bad__deaf", when=fill_its_pipe)
+            assert took_s < BOUND_S
+            assert result.stop is not None
+            told = "MCP server bad could not be told, reads nothing, may still be running"
+            assert result.stop.told == told
+            assert "could not be told to stop" in text_of(result)
+            home.desks["big"].turn.cancel(Cause.USER_STOP)
+
+
+async def test_a_stopped_call_is_let_go() -> None:
+    """What still comes for it is counted for a while; its arguments are not kept for that."""
+    async with house(bad_server("plain")) as home:
+        await home.prepare()
+        await stopped(home, "mcp__bad__hang", {"text": "x"})
+        connection = home.servers.life_of("bad").connection
+        assert connection is not None
+        (fenced,) = [each for each in connection._fenced.values() if each.label]
+        assert fenced.on_progress is None
+
+
 async def test_a_time_limit_stops_like_the_user_does() -> None:
     async with house(bad_server("plain", tool_timeout_s=0.3)) as home:
         await home.prepare()

@@ -93,3 +93,17 @@ async def test_descriptors_come_back() -> None:
     for _ in range(3):
         await once()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_our_own_death_leaves_nobody() -> None:
+    mark = zoo.new_mark()
+    argv = [sys.executable, "-m", "tests.mcp.killed", mark]
+    async with await anyio.open_process(argv, stderr=None) as program:
+        assert program.stdout is not None
+        assert await program.stdout.receive() == b"ready\n"
+        # A wrapper, its server and the child that it left; a server and the child that it forked.
+        assert len(zoo.alive(mark)) == 5
+        program.kill()
+        await program.wait()
+        await until(lambda: zoo.alive(mark) == [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -240,6 +241,54 @@ async def test_what_a_command_left_outside_when_it_ended_is_found_by_the_sweep(
     left = int(said.text.split()[0])
     assert (await process.wait()).code == 0
     assert process.alive
+    report = await process.stop()
+    assert not zoo.runs(left)
+    assert report.confirmed
+    assert left in {each.pid for each in report.processes}
+
+
+def can_mark() -> bool:
+    program = (
+        "from bargein.process.helper.spare import may_be_marked as may; raise SystemExit(not may())"
+    )
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# It left, it is nobody's child, and its environment is empty.
+WITHOUT_A_TRACE = """
+leave()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        os.write(1, b'%d ready\\n' % os.getpid())
+        os.execve('/bin/sleep', ['sleep', '120'], {})
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("means", [Means.CGROUP] if Means.CGROUP in CERTAIN else [], ids=str)
+@pytest.mark.parametrize("leader", ["stays", "ends"])
+@pytest.mark.skipif(not can_mark(), reason="this kernel or this user has no time namespaces")
+async def test_whoever_left_without_a_trace_is_ended_and_named(
+    containment: Containment, source: CancelSource, leader: str
+) -> None:
+    said = Said()
+    program = MOVES_OUT + WITHOUT_A_TRACE + ("time.sleep(120)" if leader == "stays" else "")
+    process = await containment.spawn(
+        [sys.executable, "-I", "-S", "-c", program, str(own_directory())],
+        cwd="/",
+        env={},
+        token=source.token,
+        on_output=said.hear,
+        ladder=SHORT,
+    )
+    await said.wait_for(b"ready")
+    left = int(said.text.split()[0])
+    if leader == "ends":
+        await process.wait()
+        assert process.alive
+    source.cancel(Cause.USER_STOP)
     report = await process.stop()
     assert not zoo.runs(left)
     assert report.confirmed

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from bargein.cancel import Cancelled, CancelSource, Cause
@@ -107,6 +109,31 @@ async def test_a_conversation(
     assert await service.read() == b""
     with pytest.raises(InputClosed):
         await service.write(b"x")
+
+
+async def test_a_write_at_once_is_whole_or_not_at_all(
+    containment: Containment, source: CancelSource
+) -> None:
+    service = await serve(containment, "time.sleep(0.2)\n" + ECHO, source)
+    line = b"x" * 99 + b"\n"
+    written = 0
+    while service.try_write(line):
+        written += 1
+    # The pipe is full.
+    assert written > 100
+    assert not service.try_write(b"x" * 100_000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.write, line * 100)
+        await anyio.lowlevel.checkpoint()
+        # Another write waits, and nothing goes before the end of it.
+        assert not service.try_write(b"y\n")
+        heard = b""
+        while heard.count(b"\n") < written + 100:
+            heard += await service.read()
+    assert heard == b"heard " + (b"\nheard ".join([line[:-1]] * (written + 100))) + b"\n"
+    await service.stop()
+    with pytest.raises(InputClosed):
+        service.try_write(line)
 
 
 async def test_output_and_errors_are_apart(containment: Containment, source: CancelSource) -> None:

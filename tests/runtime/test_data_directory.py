@@ -1,7 +1,9 @@
 """The data directory, met by a second program or where it cannot be."""
 
+import io
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,14 +24,48 @@ def write(home: Path, runtime: RunningServer) -> None:
     (home / RUNNING_SERVER_FILE).write_bytes(msgspec.json.encode(runtime))
 
 
-def test_whoever_finds_a_server_there_is_told_where_it_is(tmp_path: Path) -> None:
+PLAIN = r"open http://127\.0\.0\.1:8484/ in a browser"
+
+
+class Stderr(io.StringIO):
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+def test_whoever_finds_a_server_there_is_told_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Stderr(is_terminal=True))
     with own_data_directory(tmp_path):
         write(tmp_path, RunningServer("http://127.0.0.1:8484/", "secret", os.getpid()))
         with pytest.raises(UserError, match=r"open http://127\.0\.0\.1:8484/#token=secret"):
             own_data_directory(tmp_path)
         write(tmp_path, RunningServer("http://127.0.0.1:8484/", None, os.getpid()))
-        with pytest.raises(UserError, match=r"open http://127\.0\.0\.1:8484/ in a browser"):
+        with pytest.raises(
+            UserError, match=r"open http://127\.0\.0\.1:8484/ in a browser"
+        ) as caught:
             own_data_directory(tmp_path)
+        assert "token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stderr", [Stderr(is_terminal=False), None])
+def test_a_log_gets_the_address_of_a_server_without_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: Stderr | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with own_data_directory(tmp_path):
+        write(tmp_path, RunningServer("http://127.0.0.1:8484/", "secret", os.getpid()))
+        with pytest.raises(
+            UserError, match=r"open http://127\.0\.0\.1:8484/ in a browser"
+        ) as caught:
+            own_data_directory(tmp_path)
+    assert "secret" not in str(caught.value)
+    path = tmp_path / RUNNING_SERVER_FILE
+    assert str(caught.value).endswith(f"Its token is in {path}, which only this user can read")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"url": 1}'])
@@ -117,7 +153,12 @@ def test_whatever_is_wrong_with_it_is_told_with_what_to_set(
     folder: Path, wrong: Callable[[Path], Path]
 ) -> None:
     home = wrong(folder)
-    environment = {"PATH": os.environ["PATH"], "HOME": "/", "BARGEIN_HOME": str(home)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/",
+        "BARGEIN_HOME": str(home),
+        "BARGEIN_CHAT_HOST": "0",
+    }
 
     def said(*arguments: str) -> str:
         done = subprocess.run(

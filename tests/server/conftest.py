@@ -1,4 +1,3 @@
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,22 +14,6 @@ if TYPE_CHECKING:
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """The loop that the server runs on in production."""
     return ("asyncio", {"use_uvloop": True})
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    """A real browser, for one module: Playwright keeps the loop of its thread."""
-    from playwright.sync_api import sync_playwright
-
-    from tests.programs import find, node
-    from tests.server.page_visit import FLAGS
-
-    # The Node that Playwright brings needs a library that small systems lack.
-    os.environ["PLAYWRIGHT_NODEJS_PATH"] = node()
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find("chromium"), args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

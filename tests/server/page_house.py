@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from bargein.contracts.event import Recorded
+from bargein.mcp import McpServer
 from bargein.models.script import Answer, Script, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.models.settings import ModelSettings
@@ -30,6 +31,8 @@ from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.running import GatewayServer, listen
 from bargein.session.engine import SessionEngine
 from bargein.stores.grants import GrantsFile
+from bargein.tools import Tool, tool
+from bargein.tools.todo import todo_tool
 
 T = TypeVar("T")
 
@@ -38,14 +41,34 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "
 WITHIN_S = 50.0
 
 
+def booking(booked: list[str]) -> Tool[..., Any]:
+    """A tool with an effect that is not in files."""
+
+    def release(seat: str, result: str) -> str:
+        """Release a seat."""
+        booked.append(f"released {seat}, {result}")
+        return "released"
+
+    @tool(undo=release)
+    def book(seat: str) -> str:
+        """Book a seat."""
+        booked.append(f"booked {seat}")
+        return "number 7"
+
+    return book
+
+
 @dataclass
 class House:
-    """`answers` is what the model says; set it before a test talks, see `say`."""
+    """`answers` is what the model says; set it before a test talks, see `say`. `booked` is what the
+    tool `book` did, and the function that undoes it."""
 
     home: Path
     workspace: Path
     port: int = 0
+    mcp: Sequence[McpServer] = ()
     model: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))
+    booked: list[str] = field(default_factory=list)
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
     _server: GatewayServer | None = None
@@ -178,7 +201,14 @@ class House:
     async def _main(self, listening: socket.socket, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            agent = Agent(model=self.model, workspace=self.workspace, sub_agents={}, asks=True)
+            agent = Agent(
+                model=self.model,
+                workspace=self.workspace,
+                tools=[booking(self.booked), todo_tool()],
+                sub_agents={},
+                asks=True,
+                mcp=self.mcp,
+            )
             config = Config(self.home, ModelSettings(), ENVIRONMENT)
             grants = GrantsFile(self.home.with_name(f"{self.home.name}-grants.json"))
             engine = await stack.enter_async_context(
@@ -188,7 +218,7 @@ class House:
             stack.callback(db.close)
             access = Access(db, start_token=START_TOKEN)
             settings = Settings(model="scripted")
-            self._gateway = Gateway(engine.core, db, access, settings=settings)
+            self._gateway = Gateway(engine.core, db, access, settings=settings, mcp=engine)
             self._server = GatewayServer(self._gateway, build_app(self._gateway))
             stack.callback(listening.close)
             async with anyio.create_task_group() as group:

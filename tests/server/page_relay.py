@@ -97,16 +97,19 @@ class Relay:
         if self._is_away:
             writer.transport.abort()
             return
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        self._open |= {writer, back}
+        self._open.add(writer)
+        opened = [writer]
         try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            opened.append(back)
+            self._open.add(back)
             if self._is_away:
                 raise ConnectionError
             await asyncio.gather(self._up(reader, writer, back), self._down(there, writer))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            for each in (writer, back):
+            for each in opened:
                 self._open.discard(each)
                 each.transport.abort()
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
@@ -56,8 +56,15 @@ class Visit:
         width: int = 1360,
         height: int = 860,
         through: str = "",
+        touch: bool = False,
+        forced_colors: Literal["active"] | None = None,
     ) -> Visit:
-        context = browser.new_context(viewport={"width": width, "height": height})
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            has_touch=touch,
+            is_mobile=touch,
+            forced_colors=forced_colors,
+        )
         context.set_default_timeout(WITHIN_MS)
         page = context.new_page()
         visit = cls(house, context, page, through)

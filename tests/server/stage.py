@@ -15,6 +15,7 @@ import msgspec
 from bargein.cancel import TaskOwner
 from bargein.contracts.output_type import OutputType
 from bargein.contracts.store import Store
+from bargein.mcp.overview import McpSource
 from bargein.models import script as model_script
 from bargein.models.retry import RetryPolicy
 from bargein.models.script import Answer, Step
@@ -22,7 +23,8 @@ from bargein.models.scripted import ScriptedModel
 from bargein.server.access import Access, add_token
 from bargein.server.app import build_app
 from bargein.server.gateway import Gateway, Settings
-from bargein.server.gateway_db import FILE, GatewayDb
+from bargein.server.gateway_db import GatewayDb
+from bargein.server.gateway_tables import open_tables
 from bargein.server.limits import GatewayLimits
 from bargein.server.running import GatewayServer, listen
 from bargein.session.agent import LoopSettings, loop_agent
@@ -93,6 +95,13 @@ class Stage:
         """Makes a session and returns its path."""
         made = await self.post("/v1/sessions", {}, **more)
         return f"/v1/sessions/{made['session']['id']}"
+
+    @property
+    def db(self) -> GatewayDb:
+        """The gateway's file, for tests that look into it."""
+        db = self.gateway.db
+        assert isinstance(db, GatewayDb)
+        return db
 
     async def person(self, name: str, **more: Any) -> str:
         """Makes a token for a principal."""
@@ -182,7 +191,9 @@ async def serving(
     output_type: OutputType[Any] | None = None,
     policy: Policy | None = None,
     permission: PermissionSettings | None = None,
+    tables: str | None = None,
 ) -> AsyncIterator[Stage]:
+    """`tables` is the address of the database that has the gateway's tables, if no file has."""
     model = ScriptedModel(script, policy=RetryPolicy(attempts_max=1))
     async with TaskOwner() as owner:
         registry = ToolRegistry(tools, policy=policy or DEFAULT_POLICY)
@@ -195,11 +206,17 @@ async def serving(
             owner=owner,
             output_type=output_type,
             permission=permission,
+            side_request=agent.side_request,
         )
         async with (
             engine,
             gateway_over(
-                engine, home, limits=limits, settings=settings, start_token=start_token
+                engine,
+                home,
+                limits=limits,
+                settings=settings,
+                start_token=start_token,
+                tables=tables,
             ) as (gateway, server, url),
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
         ):
@@ -214,12 +231,14 @@ async def gateway_over(
     limits: GatewayLimits | None = None,
     settings: Settings | None = None,
     start_token: str | None = START_TOKEN,
+    tables: str | None = None,
+    mcp: McpSource | None = None,
 ) -> AsyncIterator[tuple[Gateway, GatewayServer, str]]:
-    db = GatewayDb.open(home / FILE)
+    db = await open_tables(home, tables)
     listening = listen("127.0.0.1", 0)
     try:
         access = Access(db, start_token=start_token)
-        gateway = Gateway(engine, db, access, limits=limits, settings=settings)
+        gateway = Gateway(engine, db, access, limits=limits, settings=settings, mcp=mcp)
         server = GatewayServer(gateway, build_app(gateway))
         async with anyio.create_task_group() as group:
             ended = anyio.Event()
@@ -242,4 +261,4 @@ async def gateway_over(
                     await ended.wait()
     finally:
         listening.close()
-        db.close()
+        await db.aclose()

@@ -2,18 +2,23 @@
 
 import sqlite3
 import time
+from collections.abc import Collection
 from pathlib import Path
 
+import anyio
 import pytest
 
 from bargein.errors import UserError
 from bargein.models.script import Say, Step, Wait
-from bargein.server.access import add_token, revoke_token
+from bargein.server.access import Access, Principal, add_token, revoke_token
 from bargein.server.audit import REFUSALS_BURST, REFUSALS_PER_S
 from bargein.server.gateway import Settings
 from bargein.server.gateway_db import FILE, GatewayDb
+from bargein.server.gateway_tables import NewOwner, OwnerRow
+from bargein.server.shapes import Member
 from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import Stage, serving, type_of
+from tests.session.world import Gate
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +48,16 @@ ASKED = [
     ("GET", "/turns/t1", None),
     ("GET", "/transcript", None),
     ("GET", "/events", None),
+    ("POST", "/fork", {}),
+    ("POST", "/side_questions", {"text": "what?"}),
+    ("POST", "/undo", {}),
+    ("POST", "/rewind", {"turn": "t1"}),
+    ("GET", "/place", None),
+    ("PUT", "/place", {"workspace": "/"}),
+    ("GET", "/mcp", None),
+    ("POST", "/warm", {}),
+    ("POST", "/hurry", {}),
+    ("POST", "/end", {}),
 ]
 LOOKING = ("GET",)
 
@@ -262,3 +277,43 @@ async def share(stage: Stage, session: str, token: str, members: dict[str, str])
     status, answer = await stage.ask("PATCH", session, {"members": members}, token=token)
     assert status == 200, answer
     assert answer["members"] == members
+
+
+async def test_what_was_read_before_a_change_does_not_undo_it(tmp_path: Path) -> None:
+    """Another node's change makes this one read, while the owner removes a member here."""
+
+    class Slow(GatewayDb):
+        gate: Gate | None = None
+
+        async def owners(self, sessions: Collection[str] | None = None) -> list[OwnerRow]:
+            found = await super().owners(sessions)
+            if self.gate is not None:
+                await self.gate()
+            return found
+
+    db = Slow.open(tmp_path / FILE)
+    access, bob = Access(db), Principal("bob")
+    for session in ("s", "other"):
+        await db.own(NewOwner(session, "alice", 1.0))
+        await db.share(session, {"bob": "write"})
+    await access.load()
+    for read in (access.load, lambda: access.refresh(("s", "other"))):
+        access.share("s", {"bob": Member.WRITE})
+        gate = db.gate = Gate()
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await gate.reached.wait()
+            access.share("s", {})
+            gate.opened.set()
+        assert access.right(bob, "s") is None
+        assert access.right(bob, "other") == "write"
+    db.close()
+
+
+async def test_only_who_sees_all_sessions_takes_the_grace_from_every_stop(tmp_path: Path) -> None:
+    async with serving([], tmp_path, start_token=None) as stage:
+        alice, admin = await stage.person("alice"), await stage.person("root", admin=True)
+        session = await stage.new_session(token=alice)
+        for token, expected in ((alice, 403), (admin, 200)):
+            status, _ = await stage.ask("POST", f"{session}/hurry", {}, token=token)
+            assert status == expected

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import anyio
 import psutil
 import pytest
 
+from bargein.client import Client, Forbidden
+from bargein.contracts.event import QuestionAsked, Recorded
 from bargein.contracts.permission import Standing
 from bargein.process import Hiding, open_containment
-from bargein.server.access import Access, add_token
+from bargein.runtime.data_directory import DOOR_FILE
+from bargein.server.access import OWNER, Access, add_token
 from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.problems import Code
 from tests.server.program import Json, Program
@@ -217,6 +221,35 @@ async def test_where_nothing_is_hidden_the_token_is_written_nowhere(tmp_path: Pa
             assert time.monotonic() < end, program.log
 
 
+async def test_where_nothing_is_hidden_who_comes_by_the_door_cannot_approve(tmp_path: Path) -> None:
+    """A process that a command of the agent had others start could come in by it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    program = Attacked(home, script_of("rm -r precious"))
+    program._environment["BARGEIN_SANDBOX_HIDE_DATA"] = "0"
+    with program:
+        (program.work / "precious").mkdir()
+        async with Client(f"unix:{home / DOOR_FILE}", patience_s=WITHIN_S) as owner:
+            session = await owner.new_session()
+            turn = await session.send("go")
+            with anyio.fail_after(WITHIN_S):
+                async with aclosing(session.watch(after=0)) as events:
+                    async for event in events:
+                        if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
+                            break
+            asked = await session.questions()
+            with pytest.raises(Forbidden, match="a terminal that attaches cannot approve calls"):
+                await session.answer(asked[0].id, "yes")
+            with pytest.raises(Forbidden, match="answer on the page"):
+                await session.answer(asked[0].id, "no")
+            assert (program.work / "precious").is_dir()
+            # Whoever may send may stop.
+            await session.interrupt()
+            with anyio.fail_after(WITHIN_S):
+                await turn.result()
+        assert (program.work / "precious").is_dir()
+
+
 def test_the_workspace_cannot_be_the_data_directory(tmp_path: Path) -> None:
     program = Program(tmp_path, None)
     program._environment["BARGEIN_MODEL"] = "openai:m"
@@ -242,11 +275,13 @@ async def test_tokens_made_while_the_agent_could_write_the_database_cannot_appro
     try:
         _, older = await add_token(db, "ann")
         access = Access(db)
+        assert access.standing_of(OWNER, "") is Standing.OWNER
         access.fix_approvers()
+        assert access.standing_of(OWNER, "") is Standing.WRITER
         _, newer = await add_token(db, "agent", admin=True)
-        assert access.standing_of(access.authenticate(older)) is Standing.APPROVER
-        assert access.standing_of(access.authenticate(newer)) is Standing.WRITER
-        refused = access.why_forbidden(access.authenticate(newer), "")
+        assert access.standing_of(access.authenticate(older), "") is Standing.APPROVER
+        assert access.standing_of(access.authenticate(newer), "") is Standing.WRITER
+        refused = access.why_forbidden(access.authenticate(newer), "", "")
         assert refused.code is Code.FORBIDDEN
         assert "was made while this server was running" in str(refused)
         # Nor does one that the agent gave a secret of its own.
@@ -261,6 +296,6 @@ async def test_tokens_made_while_the_agent_could_write_the_database_cannot_appro
 
         await db.run(take_over)
         stolen = f"bgn_{taken}_{newer.split('_', 2)[2]}"
-        assert access.standing_of(access.authenticate(stolen)) is Standing.WRITER
+        assert access.standing_of(access.authenticate(stolen), "") is Standing.WRITER
     finally:
         db.close()

@@ -51,7 +51,7 @@ async def test_a_command_on_a_socket_with_a_revoked_token_does_nothing(
         alice = await stage.person("alice")
         session = await running(stage, alice)
         async with talking(stage, session, token=alice) as talker:
-            await stage.gateway.db.run(
+            await stage.db.run(
                 lambda connection: connection.execute("UPDATE tokens SET revoked_at = 1").rowcount
             )
             await talker.say("1", "interrupt")

@@ -44,7 +44,7 @@ async def test_refusals_of_many_addresses_are_noted_at_a_bounded_rate(tmp_path: 
         for number in range(5000):
             audit.refused(f"2001:db8::{number:x}", "admission to /", 401, "")
         audit.flush()
-        await stage.gateway.db.run(lambda connection: None)
+        await stage.db.run(lambda connection: None)
         with closing(sqlite3.connect(tmp_path / FILE)) as db:
             (noted,) = db.execute("SELECT count(*) FROM audit").fetchone()
         assert 0 < noted <= 300
@@ -161,7 +161,7 @@ async def test_a_job_that_fails_in_a_way_nobody_thought_of_ends_no_other(tmp_pat
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
         with pytest.raises(UnicodeEncodeError):
-            await stage.gateway.db.run(broken)
+            await stage.db.run(broken)
         with anyio.fail_after(WITHIN_S):
             await stage.new_session()
 

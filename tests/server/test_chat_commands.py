@@ -24,7 +24,9 @@ def test_status_and_help_are_commands_only_with_a_slash() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["/undo", "/new", "/queue", "/queue tea", "/redirect tea"])
+@pytest.mark.parametrize(
+    "text", ["/undo", "/new", "/continue", "/queue", "/queue tea", "/redirect tea"]
+)
 def test_these_are_commands_where_a_person_has_only_words(text: str) -> None:
     line = command_line_of(text)
     assert line is not None

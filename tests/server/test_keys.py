@@ -5,9 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bargein.contracts.event import HistoryImported
 from bargein.models.script import Say, Step, Wait
 from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import Json, Stage, serving
+from tests.session.world import HeldStore
 
 pytestmark = pytest.mark.anyio
 
@@ -124,3 +126,39 @@ async def test_a_key_that_is_none_is_refused(tmp_path: Path) -> None:
         for key in ("", "x" * 201):
             status, answer = await keyed(stage, "/v1/sessions", {}, key)
             assert (status, answer["code"]) == (400, "bad_request")
+
+
+async def test_a_fork_is_made_once_of_the_session_that_was_named(tmp_path: Path) -> None:
+    async with serving([[Say("x")], [Say("y")]], tmp_path) as stage:
+        one, other = await stage.new_session(), await stage.new_session()
+        for session in (one, other):
+            sent = await stage.post(f"{session}/messages", {"text": f"of {session}"})
+            await stage.get(f"{session}/turns/{sent['turn']}?wait=true")
+        forks: dict[str, str] = {}
+        for session in (one, other):
+            for _ in range(2):
+                status, answer = await keyed(stage, f"{session}/fork", {}, f"k {session}")
+                assert status == 201
+                forks.setdefault(answer["session"]["id"], session)
+        assert len(forks) == 2
+        for fork, session in forks.items():
+            assert session in str(await stage.get(f"/v1/sessions/{fork}/transcript"))
+        status, answer = await keyed(stage, f"{other}/fork", {}, f"k {one}")
+        assert (status, answer["code"]) == (409, "id_reused")
+
+
+async def test_a_fork_that_was_cut_off_is_finished_when_it_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    store = HeldStore()
+    async with serving([[Say("x")]], tmp_path, store=store) as stage:
+        session = await stage.new_session()
+        sent = await stage.post(f"{session}/messages", {"text": "hello"})
+        await stage.get(f"{session}/turns/{sent['turn']}?wait=true")
+        store.fail_next(HistoryImported)
+        status, _ = await keyed(stage, f"{session}/fork", {}, "k")
+        assert status == 503
+        status, answer = await keyed(stage, f"{session}/fork", {}, "k")
+        assert status == 201
+        fork = answer["session"]["id"]
+        assert "hello" in str(await stage.get(f"/v1/sessions/{fork}/transcript"))

@@ -350,7 +350,7 @@ async def test_what_was_not_to_be_kept_is_gone_after_a_crash(tmp_path: Path, pat
         await stage.model.gate("hold").reached()
         crashed = MemoryStore()
         crashed.restore(store.snapshot())
-        with closing(sqlite3.connect(stage.gateway.db.path)) as source:
+        with closing(sqlite3.connect(stage.db.path)) as source:
             source.execute("VACUUM INTO ?", (str(copy),))
         group.cancel_scope.cancel()
     home = tmp_path / "after"

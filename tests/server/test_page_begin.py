@@ -183,11 +183,11 @@ def test_what_was_on_the_screen_when_the_server_died_stays_marked(
         # A new start has a new token, and the door asks for it. One tab is enough.
         for page in (some, none):
             page.bring_to_front()
-            expect(page.get_by_role("heading", name="Who is there?")).to_be_visible()
+            expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         some.goto(address_of(program))
         for page, kept, unkept, told in (
-            (some, "Once a second it is kept. ", "This is not.", "kept up to here"),
-            (none, "", "Never written down.", "nothing of it is kept"),
+            (some, "Once a second it is kept. ", "This is not.", "stored up to here"),
+            (none, "", "Never written down.", "shown, but not stored"),
         ):
             page.bring_to_front()
             expect(page.locator(".cut summary")).to_contain_text("the program ended")
@@ -206,5 +206,25 @@ def address_of(program: Program) -> str:
 
 def test_output_of_a_call_that_a_crash_ended_stays_marked(home: Visit) -> None:
     shown = home.page.evaluate(CALL_ENDED)
-    assert shown.startswith("half of it\n[what stands above was shown, and is not kept]\n")
+    assert shown.startswith("half of it\n[the output above was shown, but not stored]\n")
     assert "outcome unknown" in shown
+
+
+NO_LISTING = """() => {
+    const really = window.setInterval;
+    window.setInterval = (act, ms) => (ms >= 4000 ? 0 : really(act, ms));
+}"""
+
+
+def test_a_session_that_was_begun_elsewhere_is_in_the_list_when_it_is_opened(
+    house: House, browser: Browser
+) -> None:
+    visit = Visit.begin(house, browser)
+    # Otherwise the list is read every few seconds anyway.
+    visit.page.add_init_script(f"({NO_LISTING})()")
+    visit.enter()
+    made = visit.ask("POST", "/v1/sessions", {})["session"]["id"]
+    visit.ask("PATCH", f"/v1/sessions/{made}", {"title": "Begun elsewhere"})
+    visit.page.evaluate("(id) => { location.hash = `#/s/${id}`; }", made)
+    expect(visit.page.locator(".session-row.current")).to_contain_text("Begun elsewhere")
+    visit.close()

@@ -16,7 +16,7 @@ from tests.server.page_house import START_TOKEN, House
 from tests.server.page_relay import Relay
 from tests.server.page_visit import Visit
 
-GATE = "Who is there?"
+GATE = "Sign in"
 # A page of the same origin that asks the tabs of the origin for their token.
 ASK = """() => new Promise((resolve) => {
     const tabs = new BroadcastChannel("bargein.door");

@@ -104,7 +104,7 @@ def test_a_table_and_a_code_block(tab: Visit) -> None:
     assert '<td class="align-right">x | y</td>' in table
     assert table.count("<tr>") == 3
     code = tab.page.evaluate(RENDER, "```python\nif a < b:\n    *c*\n")
-    assert "<code>if a &lt; b:\n    *c*\n</code>" in code
+    assert '<code><span class="hl-keyword">if</span> a &lt; b:\n    *c*\n</code>' in code
     assert "<span>python</span>" in code
 
 
@@ -247,6 +247,38 @@ def test_what_costs_nothing_has_no_price(
     assert visit.page.evaluate(USED, costs) == told
 
 
+TOLD = """async (turn) => {
+  const { emptySession, reduce } = await import("/static/js/state/session.js");
+  const event = { type: "notice", turn, text: "it moved" };
+  return reduce(emptySession("s"), event, 0).items.map(({ kind, text }) => [kind, text]);
+}"""
+
+
+def test_a_notice_about_a_turn_is_shown(visit: Visit) -> None:
+    """Such as that the session goes on at another machine. Others are about the server."""
+    assert visit.page.evaluate(TOLD, "t1") == [["notice", "it moved"]]
+    assert visit.page.evaluate(TOLD, "") == []
+
+
+SPENT = """async (spent) => {
+  const { spentWords, spentShort } = await import("/static/js/state/used.js");
+  return [spentWords(spent), spentShort(spent)];
+}"""
+
+
+def test_a_receipt_says_what_was_used(visit: Visit) -> None:
+    spent = {"requests": 2, "input_tokens": 1200, "output_tokens": 34, "priced": 0.5}
+    told = "2 requests · 1,200 tokens in, 34 out · $0.5000"
+    assert visit.page.evaluate(SPENT, spent) == [told, "1234 tokens · $0.5000"]
+    more = {**spent, "unpriced": 1, "estimated": True}
+    assert visit.page.evaluate(SPENT, more) == [
+        f"{told} · 1 without a known price · partly estimated",
+        "about 1234 tokens · at least $0.5000",
+    ]
+    nothing = {"requests": 0, "input_tokens": 0, "output_tokens": 0}
+    assert visit.page.evaluate(SPENT, nothing) == ["", ""]
+
+
 # What the state is, whichever way the events come.
 REDUCED = """async (entries) => {
   const { emptySession, reduce } = await import("/static/js/state/session.js");
@@ -329,7 +361,14 @@ PAIRS = [
     (ink, ground)
     for ink in ("--ink", "--soft", "--muted", "--accent", "--cut", "--wait")
     for ground in ("--paper", "--raised", "--side")
-] + [("--accent-ink", "--accent"), ("--cut-ink", "--cut"), ("--accent", "--accent-soft")]
+]
+PAIRS += [("--accent-ink", "--accent"), ("--cut-ink", "--cut"), ("--accent", "--accent-soft")]
+PAIRS += [
+    (ink, ground)
+    for ink in ("--ink", "--muted", "--accent", "--fine", "--wait", "--call")
+    for ground in ("--sunk", "--raised")
+]
+PAIRS += [("--ink", "--added"), ("--ink", "--removed"), ("--fine", "--raised")]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

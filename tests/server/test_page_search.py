@@ -12,7 +12,7 @@ from bargein.models.script import Answer, Say, Wait
 from tests.server.page_house import House
 from tests.server.page_visit import Visit, until
 
-GATE = "Who is there?"
+GATE = "Sign in"
 
 
 def said(visit: Visit, house: House, text: str, answer: str) -> str:
@@ -67,7 +67,7 @@ def test_what_was_said_is_found_in_the_sessions_one_may_see(
 
     search(fresh, "stranger")
     nothing = fresh.page.locator(".sessions .notice")
-    expect(nothing).to_have_text("Nothing is called “stranger”, and nobody has said it.")
+    expect(nothing).to_have_text("No session is named “stranger”, and no message contains it.")
     stranger.close()
 
 

@@ -4,6 +4,7 @@ one. It is shown as pending at once, and what is pending ends truthfully."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -276,8 +277,9 @@ def test_a_server_that_does_not_answer_is_not_asked_again_and_again(
     for _ in range(8):
         visit.page.clock.fast_forward(4_000)
     visit.page.wait_for_timeout(100)
-    asked = [url for url in visit.requests if "/v1/" in url]
-    assert len(asked) == 1, asked
+    # What the page asked on entering may come late; each is asked once.
+    asked = Counter(url for url in visit.requests if "/v1/" in url)
+    assert set(asked.values()) == {1}, asked
     relay.release()
     visit.close()
 

@@ -40,7 +40,7 @@ def test_what_is_typed_while_it_streams_steers_it(house: House, visit: Visit) ->
     visit.words.press("Enter")
     expect(visit.answers.last).to_have_text("Changed.")
     expect(visit.answers).to_have_count(2)
-    expect(visit.page.get_by_text("cut off here; what was said is kept")).to_be_visible()
+    expect(visit.page.get_by_text("cut off here; the text so far is kept")).to_be_visible()
     expect(visit.page.locator(".message .how")).to_have_text("↳ steered in")
     expect(visit.state).to_have_text("Ready")
 
@@ -234,10 +234,10 @@ def test_an_approval_is_given_and_refused_in_place(house: House, visit: Visit) -
     visit.say("Clean up")
     question = visit.page.locator(".question")
     expect(question).to_contain_text("rm -rf nothing-here")
-    expect(visit.calls.first).to_contain_text("waits for your answer")
-    expect(visit.state).to_have_text("Waits for you")
+    expect(visit.calls.first).to_contain_text("needs your answer")
+    expect(visit.state).to_have_text("Needs your answer")
     # The list alone knows it of a session that is not on the screen.
-    asking = visit.page.locator(".session-row").filter(has_text="waits for you")
+    asking = visit.page.locator(".session-row").filter(has_text="needs your answer")
     asking_id = visit.session
     visit.new_session()
     expect(asking.get_by_role("link")).to_have_attribute("href", f"#/s/{asking_id}")
@@ -278,7 +278,7 @@ def test_sub_agents_are_seen_opened_and_stopped(house: House, visit: Visit) -> N
         Answer([Say("One was stopped.")]),
     )
     visit.say("Do both at once")
-    agents = visit.page.locator(".agent")
+    agents = visit.page.locator("#now .agent")
     expect(agents).to_have_count(2)
     expect(visit.page.locator(".timeline rect.bar-child")).to_have_count(2)
     agents.get_by_role("link", name="mow the lawn").click()
@@ -301,7 +301,7 @@ def test_the_sub_agents_of_a_sub_agent_stand_below_it(house: House, visit: Visit
         Answer([Say("Sweeping."), Wait("roof")], "roof"),
     )
     visit.say("Do everything")
-    below = visit.page.locator(".agents ul .agent")
+    below = visit.page.locator("#now .agents ul .agent")
     expect(below).to_contain_text("sweep the roof")
     below.get_by_role("link").click()
     expect(visit.answers).to_have_text(["Sweeping."])
@@ -339,6 +339,7 @@ class Held:
     def __init__(self, page: Page, operation: str) -> None:
         self._operation = operation
         self._ids: set[str] = set()
+        self._open = False
         self._replies: list[Callable[[], None]] = []
         page.route_web_socket(re.compile(r"/socket\?"), self._route)
 
@@ -346,6 +347,8 @@ class Held:
         server = socket.connect_to_server()
 
         def up(text: str | bytes) -> None:
+            # A page says something as soon as its socket is open, and before that it uses HTTP.
+            self._open = True
             command = json.loads(text)
             if command["do"] == self._operation:
                 self._ids.add(command["id"])
@@ -361,16 +364,24 @@ class Held:
         socket.on_message(up)
         server.on_message(down)
 
+    def wait_open(self, page: Page) -> None:
+        """Until the page sends by a socket."""
+        _wait(page, lambda: self._open, "no socket is open")
+
     def wait(self, page: Page) -> None:
         """Until a reply is held."""
-        deadline = time.monotonic() + WITHIN_MS / 1000
-        while not self._replies:
-            assert time.monotonic() < deadline, "no reply came"
-            page.wait_for_timeout(10)
+        _wait(page, lambda: bool(self._replies), "no reply came")
 
     def release(self) -> None:
         for send in self._replies:
             send()
+
+
+def _wait(page: Page, holds: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + WITHIN_MS / 1000
+    while not holds():
+        assert time.monotonic() < deadline, complaint
+        page.wait_for_timeout(10)
 
 
 @pytest.fixture
@@ -388,6 +399,7 @@ def test_the_answer_to_a_pause_that_comes_when_the_turn_is_over_changes_nothing(
     visit = own_tab
     held = Held(visit.page, "pause")
     visit.session = visit.new_session()
+    held.wait_open(visit.page)
     house.script([Wait("held")])
     visit.say("Go")
     house.wait_for_gate("held")
@@ -406,6 +418,7 @@ def test_a_message_that_the_log_tells_of_before_its_sending_is_answered_is_shown
     visit = own_tab
     held = Held(visit.page, "send_message")
     visit.session = visit.new_session()
+    held.wait_open(visit.page)
     house.script([Say("Heard.")])
     visit.say("Only once")
     held.wait(visit.page)

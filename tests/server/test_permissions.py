@@ -98,7 +98,7 @@ async def test_the_same_over_a_websocket(tmp_path: Path) -> None:
             more = {"params": {"grant": grant["id"]}, "query": {"scope": "project"}}
             await talker.say("2", "revoke_grant", **more)
             assert (await talker.reply("2"))["body"]["status"] == "done"
-            told = await talker.until("grant_revoked")
+            told = await talker.seen("grant_revoked")
             assert told["event"]["scope"] == "project"
         assert kept.kept() == ()
         assert (await entries(stage, "answer_question"))[0]["detail"] == "always: run: x"
@@ -152,19 +152,19 @@ async def test_the_server_says_what_each_may_do(tmp_path: Path) -> None:
 
         every = ["plan", "ask", "auto-edit", "full"]
         assert await may() == {
-            "answers": ["writer", "approver", "owner"],
+            "answers": ["guest", "writer", "approver", "owner"],
             "choices": ["allow", "deny", "session", "always"],
             "modes": every,
             "revokes": ["session", "project"],
         }
         assert await may(ann) == {
-            "answers": ["writer", "approver"],
+            "answers": ["guest", "writer", "approver"],
             "choices": ["allow", "deny", "session"],
             "modes": every,
             "revokes": ["session"],
         }
         # Made while the agent could have made it: it may tighten, and no more.
-        assert (await may(eve))["answers"] == ["writer"]
+        assert (await may(eve))["answers"] == ["guest", "writer"]
         assert (await may(eve))["modes"] == ["plan", "ask"]
         assert set(map(tuple, (await may(rob)).values())) == {()}
         assert (await stage.ask("PATCH", session, {"mode": "full"}, token=eve))[0] == 403
@@ -182,3 +182,27 @@ async def test_strangers_find_no_grants(tmp_path: Path) -> None:
         mallory = await stage.person("mallory")
         for method, path in (("GET", "grants"), ("DELETE", "grants/x?scope=project")):
             assert (await stage.ask(method, f"{session}/{path}", token=mallory))[0] == 404
+
+
+async def test_one_who_may_talk_approves_nothing_until_allowed_to(tmp_path: Path) -> None:
+    async with granting(tmp_path, "x", "y") as (stage, _):
+        tom = await stage.person("tom")
+        session = await stage.new_session()
+        await stage.ask("PATCH", session, {"members": {"tom": "talk"}})
+        may = (await stage.get(session, token=tom))["may"]
+        assert (may["answers"], may["modes"]) == (["guest"], ["plan", "ask"])
+        await stage.post(f"{session}/messages", {"text": "go"}, token=tom)
+        question = await asked(stage, session)
+        answering = f"{session}/questions/{question['id']}/answer"
+        for words in ("allow", "always", "no, because"):
+            status, problem = await stage.ask("POST", answering, {"text": words}, token=tom)
+            assert (status, problem["code"]) == (403, "forbidden")
+            assert "/share approve tom" in problem["detail"]
+        for path in ("/undo", "/redo", "/history"):
+            body: Json = {"messages": []} if path == "/history" else {}
+            status, _problem = await stage.ask("POST", session + path, body, token=tom)
+            assert status == 403, path
+        await stage.ask("PATCH", session, {"members": {"tom": "write"}})
+        assert (await stage.ask("POST", answering, {"text": "allow"}, token=tom))[0] == 200
+        # A question that allows nothing is answered like a message.
+        assert (await stage.ask("POST", f"{session}/interrupt", {}, token=tom))[0] == 200

@@ -1,5 +1,6 @@
 """The program as a user runs it: its end, its restart, and what a kill leaves."""
 
+import json
 import os
 import re
 import signal
@@ -316,7 +317,11 @@ def test_a_second_server_is_told_of_the_first_and_not_only_of_its_port(tmp_path:
         again = run(tmp_path, "serve", "--port", port)
         assert (again.returncode, again.stderr.count("\n")) == (2, 1)
         assert f"is in use by process {program.process.pid}" in again.stderr
-        assert f"open {program.url}/#token=" in again.stderr
+        assert f"open {program.url}/ in a browser" in again.stderr
+        # The output of a program that is not in a terminal is mostly a log.
+        path = tmp_path / "gateway.json"
+        assert f"Its token is in {path}, which only this user can read" in again.stderr
+        assert json.loads(path.read_bytes())["token"] not in again.stderr
         other = run(elsewhere, "serve", "--port", port)
         assert (other.returncode, other.stderr.count("\n")) == (2, 1)
         assert f"cannot listen on 127.0.0.1, port {port}" in other.stderr
@@ -374,7 +379,8 @@ def test_a_token_that_the_running_server_will_not_let_in_says_so(tmp_path: Path)
     with Program(tmp_path, None, *model) as program:
         assert "restart" not in run(tmp_path, "token", "add", "carol").stderr
         told = program.log.rpartition("Bargein is at ")[2].splitlines()[2]
-    assert told.startswith("Terminal, Python and files are off, because 2 principals have tokens;")
+    assert "2 principals have tokens" in told
+    assert "a folder" in told
     assert "--let-everyone-run-commands-on-this-machine" in told
 
 
@@ -413,6 +419,57 @@ def test_its_log_has_ids_and_no_secret(tmp_path: Path) -> None:
     told = "\n".join([where, how, *lines])
     assert token not in told
     assert "secretword" not in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], ("127.0.0.1", False)),
+        (["--trusted-proxy", "10.0.0.0/8"], ("127.0.0.1", False)),
+        (["--trusted-proxy", "10.0.0.0/8", "--trusted-proxy", "127.0.0.1"], ("203.0.113.9", True)),
+        (["--trusted-proxy", "127.0.0.1", "--proxy-header", "forwarded"], ("203.0.113.7", True)),
+    ],
+)
+async def test_a_proxy_is_believed_if_the_command_line_names_it(
+    tmp_path: Path, flags: list[str], expected: tuple[str, bool]
+) -> None:
+    told = {
+        "x-request-id": "proxys-1",
+        "x-forwarded-for": "203.0.113.9",
+        "forwarded": "for=203.0.113.7",
+    }
+    with Program(tmp_path, QUICK, *flags) as program:
+        async with aiohttp.ClientSession(headers=told) as http:
+            async with http.post(
+                f"{program.url}/v1/sessions",
+                data=b"{}",
+                headers={**program.headers, "content-type": "application/json"},
+            ) as response:
+                assert response.status == 201
+                number = response.headers["x-request-id"]
+            _, audit = await program.ask(http, "GET", "/v1/admin/audit")
+    (made,) = [each for each in audit["entries"] if each["action"] == "create_session"]
+    assert (made["address"], number == "proxys-1") == expected
+
+
+async def test_failures_of_the_provider_are_in_the_log_of_the_program(tmp_path: Path) -> None:
+    refused: Reply = [Head(status=401), Body(b'{"error": {"message": "no such account"}}')]
+    async with FaultServer([refused] * 4) as model, aiohttp.ClientSession() as http:
+        with Program(tmp_path, None, model_url=model.url) as program:
+            session = await new_session(program, http)
+            _, sent = await program.ask(http, "POST", f"{session}/messages", {"text": "hello"})
+            turn = await settled(program, http, session, sent["turn"])
+            assert turn["outcome"] == "failed"
+            program.terminate()
+            assert await ended(program, WITHIN_S) == 0
+            entries = [
+                msgspec.json.decode(line, type=Json)
+                for line in program.log.splitlines()
+                if line.startswith("{")
+            ]
+    (failed,) = [each for each in entries if each["event"].startswith("a turn failed")]
+    assert failed["level"] == "warning"
+    assert (failed["session"], failed["turn"]) == (session.rpartition("/")[2], sent["turn"])
 
 
 def test_in_a_terminal_its_address_stays_in_sight(tmp_path: Path) -> None:

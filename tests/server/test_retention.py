@@ -108,7 +108,7 @@ async def test_the_audit_log_is_shortened_as_set_and_not_otherwise(tmp_path: Pat
     async with serving([[Say("hello")]] * 3, tmp_path) as stage:
         gone, kept = await talked(stage, 2)
         stage.gateway.audit.flush()
-        db = stage.gateway.db
+        db = stage.db
 
         def backdate(connection: sqlite3.Connection) -> None:
             connection.execute("DROP TRIGGER audit_is_not_changed")

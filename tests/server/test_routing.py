@@ -18,6 +18,9 @@ IDS = {
     "question": "q1",
     "number": "0",
     "grant": "g1",
+    "guest": "sam",
+    "prompt": "mcp__git__review",
+    "token": "a1b2c3",
 }
 WITH_SLASHES = IDS | {"session": "s1/c2.1/c3.1", "call": "child/c1"}
 

@@ -37,6 +37,19 @@ async def test_a_shared_session_is_listed_once_it_is_accepted(tmp_path: Path) ->
         assert set(await listed(stage, bob)) == {session, mine}
 
 
+async def test_a_reader_may_accept_and_hide_with_a_key(tmp_path: Path) -> None:
+    """A request that another node sends on has always a key."""
+    async with serving([], tmp_path, start_token=None) as stage:
+        alice, bob = await stage.person("alice"), await stage.person("bob")
+        session = await stage.new_session(token=alice)
+        await stage.ask("PATCH", session, {"members": {"bob": "read"}}, token=alice)
+        for act, seen in (("accept", [session]), ("hide", [])):
+            for _ in range(2):
+                key = {"idempotency-key": act}
+                await stage.post(f"{session}/{act}", token=bob, headers=key)
+                assert await listed(stage, bob) == seen
+
+
 async def test_what_was_hidden_stays_hidden_and_can_be_opened(tmp_path: Path) -> None:
     async with serving([], tmp_path, start_token=None) as stage:
         alice, bob = await stage.person("alice"), await stage.person("bob")
@@ -98,7 +111,7 @@ async def test_consents_outlive_a_restart_and_go_with_the_session(tmp_path: Path
                 assert await listed(stage, bob) == [session]
                 if life:
                     assert (await stage.ask("DELETE", session, token=alice))[0] == 204
-                    kept = await stage.gateway.db.run(
+                    kept = await stage.db.run(
                         lambda c: c.execute("SELECT count(*) FROM consents").fetchone()
                     )
                     assert kept == (0,)

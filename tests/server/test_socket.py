@@ -6,11 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
 from bargein.models.script import Say, Step, Wait
 from bargein.server.access import Principal, revoke_token
+from bargein.server.gateway_db import FILE, GatewayDb
 from bargein.server.problems import Problem
 from bargein.server.tickets import VALID_S, WAITING_MAX, Tickets
 from tests.server.stage import START_TOKEN, WITHIN_S, Json, Stage, serving, type_of
@@ -36,10 +39,17 @@ class Talker:
         return self.replies[command_id]
 
     async def until(self, kind: str) -> Json:
-        while True:
-            event = await self.next()
-            if event.get("type") != "reply" and type_of(event) == kind:
-                return event
+        """Waits for the next event of this kind. What keeps the connection alive is no progress."""
+        with anyio.fail_after(WITHIN_S):
+            while True:
+                event = await self.next()
+                if event.get("type") != "reply" and type_of(event) == kind:
+                    return event
+
+    async def seen(self, kind: str) -> Json:
+        """Returns the first event of this kind, which may have come before a reply."""
+        came = (each for each in self.events if type_of(each) == kind)
+        return next(came, None) or await self.until(kind)
 
     async def next(self) -> Json:
         message = await self.socket.receive(timeout=WITHIN_S)
@@ -285,19 +295,23 @@ async def test_a_ping_is_answered_with_the_time(tmp_path: Path) -> None:
             assert before <= pong["body"]["at"] <= time.time()
 
 
-def test_tickets_expire_and_only_so_many_wait() -> None:
+async def test_tickets_expire_and_only_so_many_wait(tmp_path: Path) -> None:
     now = 0.0
-    tickets = Tickets(lambda: now)
+    db = GatewayDb.open(tmp_path / FILE)
+    tickets = Tickets(db, lambda: now)
     alice, bob = Principal("alice"), Principal("bob")
-    of_bob = tickets.give(bob, "s")
-    first, *others = [tickets.give(alice, "s") for _ in range(WAITING_MAX + 1)]
+    of_bob = await tickets.give(bob, "s")
+    first, *others = [await tickets.give(alice, "s") for _ in range(WAITING_MAX + 1)]
     with pytest.raises(Problem, match="expired"):
-        tickets.take(first, "s")
-    assert tickets.take(others[0], "s") is alice
-    assert tickets.take(of_bob, "s") is bob
+        await tickets.take(first, "s")
+    assert await tickets.take(others[0], "s") == alice
+    assert await tickets.take(of_bob, "s") == bob
     now = VALID_S
     with pytest.raises(Problem, match="expired"):
-        tickets.take(others[-1], "s")
+        await tickets.take(others[-1], "s")
+    await tickets.give(bob, "s")
+    assert len(db._tickets) == 1, "expired tickets are not kept"
+    db.close()
 
 
 async def test_a_large_event_comes_whole_also_where_it_is_not_ascii(tmp_path: Path) -> None:
@@ -309,3 +323,27 @@ async def test_a_large_event_comes_whole_also_where_it_is_not_ascii(tmp_path: Pa
             for talker in (first, second):
                 event = await talker.until("message_accepted")
                 assert event["event"]["message"]["content"][0]["text"] == words
+
+
+async def test_tickets_may_be_asked_for_at_the_same_time(tmp_path: Path) -> None:
+    class Slow(GatewayDb):
+        async def take_ticket(self, digest: bytes, now: float) -> bytes | None:
+            await anyio.lowlevel.checkpoint()
+            return await super().take_ticket(digest, now)
+
+    db = Slow.open(tmp_path / FILE)
+    tickets, alice = Tickets(db, lambda: 0.0), Principal("alice")
+    for _ in range(WAITING_MAX):
+        await tickets.give(alice, "s")
+    given: list[str] = []
+
+    async def give() -> None:
+        given.append(await tickets.give(alice, "s"))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(give)
+    assert len(db._tickets) == WAITING_MAX
+    for ticket in given:
+        assert await tickets.take(ticket, "s") == alice
+    db.close()

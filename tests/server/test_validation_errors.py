@@ -26,8 +26,12 @@ CASES: list[tuple[type[msgspec.Struct], str, str]] = [
         '{"text": "x", "mode": "dance"}',
         "mode is 'dance': say steer, interrupt, queue, rollback or reject",
     ),
-    (InterruptBody, '{"scope": "all"}', "scope is 'all': say call, child, turn or session"),
-    (SessionChange, '{"members": {"b": "sing"}}', "members[...] is 'sing': say read or write"),
+    (InterruptBody, '{"scope": "all"}', "scope is 'all': say call, child, turn, session or side"),
+    (
+        SessionChange,
+        '{"members": {"b": "sing"}}',
+        "members[...] is 'sing': say read, talk or write",
+    ),
     (
         ChatRequest,
         '{"messages": [{"role": "dance", "content": "x"}]}',

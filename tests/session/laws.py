@@ -11,6 +11,7 @@ from bargein.contracts.event import (
     AssistantSaid,
     CallEnded,
     CallStarted,
+    CallsUndoing,
     Event,
     MessageAccepted,
     MessagesTaken,
@@ -111,6 +112,9 @@ def check_calls(events: Sequence[Event], *, busy: bool = False) -> None:
             calls = [part for part in event.message.content if isinstance(part, ToolCall)]
             assert not (event.partial and calls), "a call in an answer that was cut off"
             open_calls = {call.id: call for call in calls}
+        elif isinstance(event, CallsUndoing):
+            assert not open_calls, f"undone while {list(open_calls)} had no result"
+            open_calls = {each.call.id: each.call for each in event.calls}
         elif isinstance(event, CallStarted):
             assert event.call.id in open_calls, f"{event.call.id} was not asked for"
         elif isinstance(event, CallEnded):

@@ -6,10 +6,12 @@ import threading
 from contextlib import aclosing
 
 import anyio
+import msgspec
 import pytest
 
 from bargein.contracts.event import (
     ChildEnded,
+    ChildStarted,
     InterruptLanded,
     MessageWithdrawn,
     Recorded,
@@ -34,6 +36,7 @@ from tests.session.family import check_family, delegating, held, holding, saying
 from tests.session.laws import check_log, events_of
 from tests.session.world import (
     LIMITS,
+    SOON,
     WITHIN_S,
     a_while,
     a_world,
@@ -567,3 +570,20 @@ async def test_what_one_says_is_seen_by_who_watches_it_and_not_by_who_watches_it
             world.model.gate("ann").open()
             said = [e.text async for e in events if isinstance(e, TextDelta)]
         assert "".join(said) == "ann done."
+
+
+async def test_a_receipt_for_a_child_comes_in_time_while_the_store_is_silent() -> None:
+    """The wait for the child and the wait for the store share the bound (seed 91001856)."""
+    limits = msgspec.structs.replace(SOON, store_s=0.5)
+    script = [delegating("go", "dig")]
+    async with a_world(script, tools=[delegate_tool()], limits=limits) as world:
+        session = await world.session()
+        world.held_store.hold(ChildStarted)
+        await session.send("go")
+        await world.held_store.reached.wait()
+        began_at = anyio.current_time()
+        receipt = await session.interrupt(scope="child", target="alice/t1_1_1.1")
+        took_s = anyio.current_time() - began_at
+        assert (receipt.status, receipt.stored) == (ReceiptStatus.STOPPED, False)
+        assert took_s < limits.receipt_s + limits.store_s / 2
+        world.held_store.release()

@@ -19,6 +19,7 @@ from bargein.contracts.event import (
     TurnOutcome,
     TurnSettled,
     TurnStarted,
+    UserSaid,
 )
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text
@@ -42,7 +43,9 @@ from bargein.session.commands import (
     Passivate,
     Pause,
     Refuse,
+    RestoreFiles,
     Resume,
+    RolledBack,
     Send,
     Settled,
     StartTurn,
@@ -51,7 +54,7 @@ from bargein.session.commands import (
     Withdraw,
 )
 from bargein.session.decide import TABLE, decide, mermaid
-from bargein.session.rules.moves import UNASKED_TURNS_MAX
+from bargein.session.rules.moves import UNASKED_TURNS_MAX, change
 from bargein.session.state import Lane, Phase, SessionState
 
 FINISHED = CallResult(CallStatus.FINISHED, (Text("done"),))
@@ -327,6 +330,32 @@ def test_the_background_alone_begins_so_many_turns_in_a_row_and_then_waits_for_t
         assert news(state, 9001).phase is Phase.RUNNING
 
 
+def test_a_rollback_restores_before_the_next_turn_and_again_after_a_restart() -> None:
+    rollback = Send(message(2, Mode.ROLLBACK), "t1", landed=True)
+    ended = Settled("t1", TurnOutcome.STOPPED, note_if_hidden="[It did something.]", has_files=True)
+    state, effects = run(RUNNING, rollback, ended)
+    assert [each.turn for each in effects if isinstance(each, RestoreFiles)] == ["t1"]
+    assert (started_with(effects), state.note) == ([], "")
+    assert state.unfinished
+    state, effects = run(state, Wake())
+    assert [each.turn for each in effects if isinstance(each, RestoreFiles)] == ["t1"]
+    state, _ = run(state, Close())
+    assert state.restoring == "t1"
+    state, effects = run(state, RolledBack("t0", (), "[Not this.]"))
+    assert (started_with(effects), state.restoring) == ([], "t1")
+    opened = change(state, closing=False)
+    state, effects = run(opened, RolledBack("t1", (), "[Put back.]"))
+    assert started_with(effects) == [("m2",)]
+    said = [event for event in logged(effects) if isinstance(event, UserSaid)]
+    assert said == [UserSaid("t2", (Text("[Put back.]"), Text("words 2")))]
+
+
+def test_a_turn_that_nobody_rolls_back_keeps_its_files() -> None:
+    state, effects = run(RUNNING, Settled("t1", TurnOutcome.COMPLETED, has_files=True))
+    assert not state.restoring
+    assert not any(isinstance(each, RestoreFiles) for each in effects)
+
+
 def test_closing_starts_nothing_more_and_keeps_what_waits() -> None:
     state, effects = run(
         RUNNING, Send(message(2, Mode.QUEUE)), Close(), settled("t1", TurnOutcome.STOPPED)
@@ -363,7 +392,17 @@ def commands() -> st.SearchStrategy[list[tuple[str, int]]]:
     kinds = [
         *(f"send {mode}" for mode in Mode),
         *("landed interrupt", "landed rollback", "album", "gather over"),
-        *("stop", "late stop", "boundary", "settle", "pause", "resume", "continue"),
+        *(
+            "stop",
+            "late stop",
+            "boundary",
+            "settle",
+            "settle files",
+            "rolled back",
+            "pause",
+            "resume",
+            "continue",
+        ),
         *("edit", "move", "withdraw", "detach", "background over", "wake", "passivate"),
     ]
     return st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 6)), max_size=40)
@@ -384,6 +423,8 @@ def command_of(kind: str, number: int, state: SessionState, count: int) -> Comma
         "late stop": Stop("t0", False, "user", "user_stop"),
         "boundary": Boundary(turn or "t0"),
         "settle": settled(turn or "t0"),
+        "settle files": Settled(turn or "t0", TurnOutcome.STOPPED, has_files=True),
+        "rolled back": RolledBack(state.restoring or "t0", (), "[Files were put back.]"),
         "pause": Pause(),
         "resume": Resume(),
         "continue": Continue(),
@@ -429,7 +470,9 @@ def test_every_message_is_in_exactly_one_place_whatever_happens(
         waiting = [each.message.id for each in state.waiting]
         assert sorted(accepted) == sorted(taken + waiting + withdrawn)
         assert (state.turn is not None) == bool(open_turns)
-        if state.phase is Phase.IDLE and not state.held and state.gathering is None:
+        assert not (state.restoring and open_turns)
+        goes_on = not (state.held or state.gathering or state.restoring)
+        if state.phase is Phase.IDLE and goes_on:
             assert not waiting
 
 

@@ -54,6 +54,7 @@ class Page:
         self.session = session
         self.epoch = epoch
         self.bug = bug
+        self.words = "words"
         self.waits = True
         self.error: Exception | None = None
         self.over = anyio.Event()
@@ -64,7 +65,7 @@ class Page:
         if not self.waits:
             return None
         self.waits = False
-        events = (TextCheckpoint("t1", "words"),)
+        events = (TextCheckpoint("t1", self.words),)
         return Commit(self.session, self.session, self.epoch, 0, at, events, b"")
 
     def written(self, commit: Commit) -> None:
@@ -135,6 +136,34 @@ async def test_what_fails_in_one_session_touches_no_other() -> None:
             StoreFailed,
             type(None),
         ]
+
+
+async def test_nobody_waits_for_the_large_commit_of_another() -> None:
+    store = CountingStore()
+    ann, bob, eve, zoe = await pages(store, "ann", "bob", "eve", "zoe")
+    ann.words = eve.words = "x" * 1_000_000
+    store.stuck.update(("ann", "eve"))
+    async with a_committer(store) as committer:
+        for page in (ann, bob, eve, zoe):
+            committer.commit(page)
+        await bob.over.wait()
+        await zoe.over.wait()
+        await a_while()
+        assert store.requests[0] == ["bob", "zoe"]
+        assert sorted(store.requests[1:]) == [["ann"], ["eve"]]
+
+
+async def test_a_large_commit_alone_is_written_at_once() -> None:
+    store = CountingStore()
+    ann, bob = await pages(store, "ann", "bob")
+    ann.words = bob.words = "x" * 1_000_000
+    async with a_committer(store) as committer:
+        for page in (ann, bob):
+            committer.commit(page)
+        for page in (ann, bob):
+            await page.over.wait()
+            assert page.error is None
+        assert store.requests == [["ann"], ["bob"]]
 
 
 @pytest.mark.parametrize("bug", ["take", "written", "end"])

@@ -237,3 +237,23 @@ async def test_a_hook_runs_under_a_token_of_its_own() -> None:
         await completes(session, "Look", attachments=[PHOTO])
         await until(lambda: "turn_settled" in hooks.tokens)
     assert hooks.tokens == {name: name for name in hooks.tokens}
+
+
+async def test_without_a_hook_text_and_images_are_shown_as_they_are() -> None:
+    files = [
+        PHOTO,
+        Attachment("notes.txt", "text/plain", b"remember the milk"),
+        Attachment("data.json", "application/json", b"{}"),
+        Attachment("song.mp3", "audio/mpeg", b"\xff\xfb"),
+    ]
+    for hooks in (None, Hooks()):
+        async with a_world([[Say("Done")]], hooks=hooks) as world:
+            session = await world.session()
+            await completes(session, "Look", attachments=files)
+            said = [e.content for e in events_of(await world.log()) if isinstance(e, UserSaid)]
+            assert said[1][1] == Image("image/jpeg", b"...")
+            assert said[2] == (Text("[The user attached the file notes.txt:]\nremember the milk"),)
+            assert said[3] == (Text("[The user attached the file data.json:]\n{}"),)
+            (song,) = said[4]
+            assert isinstance(song, Text)
+            assert "song.mp3" in song.text

@@ -14,6 +14,7 @@ import pytest
 
 from bargein.contracts.event import (
     MessageAccepted,
+    Recorded,
     SessionEnded,
     TurnOutcome,
     TurnSettled,
@@ -28,6 +29,7 @@ from bargein.runtime.engine import Engine
 from bargein.session.engine import EngineClosed
 from bargein.session.journal import JournalBroken
 from bargein.session.reply import SessionGone
+from bargein.session.results import TurnResult
 from bargein.session.session import Sent, TooLate
 from bargein.session.turn import Turn
 from tests.session.laws import check_log, events_of, outcomes, said
@@ -69,6 +71,49 @@ async def test_a_session_has_settled_when_the_end_of_its_turn_is_stored() -> Non
 
 
 # Leaving memory
+
+
+class SlowReading(HeldStore):
+    """The next reading of a log waits at the gate."""
+
+    gate: Gate | None = None
+
+    async def events(
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[Recorded]:
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            await gate()
+        return await super().events(session, after=after, limit=limit, bytes_max=bytes_max)
+
+
+async def test_a_session_that_leaves_memory_while_it_is_read_is_compressed_all_the_same() -> None:
+    store = SlowReading()
+    async with a_world([[Say("a")]], store=store) as world:
+        session = await world.session()
+        await completes(session, "1")
+        await session.settled()
+        world.engine.core.let_go("alice")
+        await session.state()
+        gate = store.gate = Gate()
+        results: list[TurnResult] = []
+
+        async def compress() -> None:
+            results.append(await session.compact())
+
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(compress)
+                await gate.reached.wait()
+                world.engine.core.let_go("alice")
+                assert world.in_memory == ()
+                gate.opened.set()
+        assert results[0].outcome is TurnOutcome.COMPLETED
 
 
 async def test_an_idle_session_leaves_memory_and_comes_back_on_demand() -> None:

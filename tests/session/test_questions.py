@@ -35,7 +35,15 @@ from bargein.tools.ask import ask_tool
 from bargein.tools.delegate import delegate_tool
 from tests.session.family import check_family, delegating, holding, saying
 from tests.session.laws import events_of
-from tests.session.world import LIMITS, a_world, answered, completes, until, wait_for
+from tests.session.world import (
+    LIMITS,
+    WITHIN_S,
+    a_world,
+    answered,
+    completes,
+    until,
+    wait_for,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -468,3 +476,22 @@ async def test_only_so_many_are_left_open() -> None:
     assert [each.asked.id for each in state.questions] == [f"q{n}" for n in range(1, 50)] + ["new"]
     logged = [event for each in effects if isinstance(each, Log) for event in each.events]
     assert logged == [QuestionClosed("q0"), QuestionAsked("t2", "new", Question("?"))]
+
+
+async def test_a_stop_that_the_store_lost_leaves_no_question_open() -> None:
+    """The session comes back, and knows of the stop from memory (found by seed 91007985)."""
+    async with a_world([ASKING, [Say("Next.")]], tools=[ASK]) as world:
+        session = await world.session()
+        await session.send("go")
+        await wait_for(session, QuestionAsked)
+        (open_one,) = await session.questions()
+        world.held_store.fail_next(QuestionClosed)
+        with anyio.fail_after(WITHIN_S):
+            receipt = await session.interrupt()
+            assert not receipt.stored
+            await session.settled()
+        assert await session.questions() == ()
+        with pytest.raises(TooLate):
+            await session.answer(open_one.id, "yes")
+        assert (await completes(session, "next")).turn == "t2"
+        await world.check()

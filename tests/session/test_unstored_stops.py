@@ -19,7 +19,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.model import Text
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
-from bargein.contracts.store import StoreFailed
+from bargein.contracts.store import Commit, SessionHead, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
 from bargein.models.script import Call, Say, Wait
@@ -51,6 +51,24 @@ class SmallDisk(HeldStore):
         if self.full:
             self.refused.set()
             raise StoreFailed("the disk is full, as the test says", retryable=True)
+
+
+class AlmostFullDisk(HeldStore):
+    """Takes claims, and no events while `full` is set. Counts the claims."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.claims = 0
+
+    async def claim(self, session: str) -> SessionHead | None:
+        self.claims += 1
+        return await super().claim(session)
+
+    async def commit_one(self, commit: Commit) -> None:
+        if self.full:
+            raise StoreFailed("the disk is full, as the test says", retryable=True)
+        await super().commit_one(commit)
 
 
 class Life:
@@ -278,6 +296,29 @@ async def test_who_watches_is_told_of_the_end_when_the_disk_has_room(tmp_path: P
             await stopped_on_a_full_disk(life, store)
             store.full = False
         assert [each.outcome for each in seen] == [TurnOutcome.STOPPED]
+
+
+async def test_a_disk_that_takes_a_claim_and_nothing_else_is_not_asked_without_a_pause(
+    tmp_path: Path,
+) -> None:
+    """A claim changes a row in place, so a disk may have room for it and not for the events. The
+    session comes back, fails at its first write, and must not come back at once for ever."""
+    store = AlmostFullDisk()
+    async with a_life(store, tmp_path / "reserve") as life:
+        session = await life.session()
+        await session.send("1")
+        await life.model.gate("hold").reached()
+        store.full = True
+        assert not (await session.interrupt()).stored
+        claims = store.claims
+        await anyio.sleep(0.5)
+        assert (await session.state()).turn is None
+        assert store.claims - claims < 20
+        store.full = False
+        await session.settled()
+        assert stop_in([each.event for each in await session.events()]).outcome is (
+            TurnOutcome.STOPPED
+        )
 
 
 # --- the file itself

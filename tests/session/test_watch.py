@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bargein.contracts.event import AssistantSaid, MessageAccepted, Recorded, TurnSettled
-from bargein.contracts.live import CallOutput, StepBegan, Stopping, TextDelta
+from bargein.contracts.live import CallOutput, Paused, StepBegan, Stopping, TextDelta
 from bargein.models.script import Call, Say, Step, Wait
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.agent import Agent
@@ -76,6 +76,22 @@ async def test_a_stop_is_shown_at_once() -> None:
             await session.interrupt()
             await until(lambda: Stopping("t1") in seen)
         assert seen.count(Stopping("t1")) == 1
+
+
+async def test_a_pause_is_shown_at_once_and_only_what_changes() -> None:
+    async with a_world([HOLD]) as world:
+        session = await world.session()
+        async with watching(session) as seen:
+            await session.send("Hi")
+            await world.model.gate("hold").reached()
+            for _ in range(2):
+                await session.pause()
+            for _ in range(2):
+                await session.resume()
+            await session.interrupt()
+            await until(lambda: Stopping("t1") in seen)
+        pauses = [each for each in seen if isinstance(each, Paused)]
+        assert pauses == [Paused("t1", paused=True), Paused("t1", paused=False)]
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 6])

@@ -49,12 +49,11 @@ from bargein.session.decide import decide
 from bargein.session.rules.moves import Decision
 from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 from bargein.session.turn import Turn
-from bargein.stores.memory import MemoryStore
 from bargein.testing.seeded import Seeded
 from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.model import SimulatedEndpoint
 from bargein.testing.simulation.plan import Plan
-from bargein.testing.simulation.store import LifeStore
+from bargein.testing.simulation.store import Disk, LifeStore
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.world import World
 
@@ -220,7 +219,7 @@ class StopReleasesTheSession(World):
 
 
 class ARedeliveredMessageIsAnsweredTwice(World):
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return _ForgetsKeys(life, disk)
 
 
@@ -234,7 +233,7 @@ class _ForgetsKeys(LifeStore):
 
 
 class AcknowledgedBeforeDurable(World):
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return _WritesLater(life, disk)
 
 
@@ -250,7 +249,7 @@ class _WritesLater(LifeStore):
 class AStaleOwnerWritesOn(World):
     """Nobody checks the epoch: every former owner of the session may write to it."""
 
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return _KnowsNoEpoch(life, disk)
 
 

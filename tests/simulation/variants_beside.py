@@ -16,11 +16,10 @@ from bargein.session.decide import decide
 from bargein.session.rules.moves import Decision
 from bargein.session.state import SessionState
 from bargein.session.turn import Turn
-from bargein.stores.memory import MemoryStore
 from bargein.testing.seeded import Seeded
 from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.plan import Plan
-from bargein.testing.simulation.store import LifeStore
+from bargein.testing.simulation.store import Disk, LifeStore
 from bargein.testing.simulation.world import World
 
 change = msgspec.structs.replace
@@ -71,7 +70,7 @@ class ACompactionLetsGoOfWhatIsHeld(World):
 class ATitleIsMadeAgain(World):
     """After a restart nobody knows that there was one."""
 
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return _ForgetsTitles(life, disk)
 
 
@@ -84,7 +83,7 @@ class _ForgetsTitles(LifeStore):
 class ARenameIsNotKept(World):
     """It is in the log, and a list of sessions shows the old one."""
 
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return _KeepsTheFirstTitle(life, disk)
 
 

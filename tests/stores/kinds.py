@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from bargein.contracts.store import Store
 from bargein.stores.memory import MemoryStore
 from bargein.stores.sqlite import SqliteStore
 from bargein.stores.sqlite.backup import restore_backup
+from bargein.stores.sqlite.large_sql import sweep_values
 from bargein.stores.sqlite.search_sql import index_some
 from bargein.stores.sqlite.session_sql import sweep
 from bargein.testing.store_conformance import StoreUnderTest
@@ -32,6 +34,11 @@ class MemoryStores(StoreUnderTest):
         assert self.first is not None
         self.first.bury(owner)
 
+    async def damage_event(self, session: str, seq: int, body: bytes) -> None:
+        assert self.first is not None
+        events = self.first._disk.kept[session].events
+        events[seq - 1] = events[seq - 1][0], body
+
 
 class SqliteStores(StoreUnderTest):
     full_text = True
@@ -43,6 +50,15 @@ class SqliteStores(StoreUnderTest):
     async def open_backup(self, path: Path, owner: str) -> Store:
         restore_backup(path, self.directory / "restored.db")
         return await SqliteStore.open(self.directory / "restored.db", owner=owner)
+
+    async def damage_event(self, session: str, seq: int, body: bytes) -> None:
+        with closing(sqlite3.connect(self.directory / "store.db", isolation_level=None)) as file:
+            file.execute("DROP TRIGGER IF EXISTS events_are_not_changed")
+            file.execute(
+                """UPDATE events SET body = ? WHERE seq = ?
+                AND session = (SELECT number FROM sessions WHERE id = ?)""",
+                (body, seq, session),
+            )
 
 
 class SqliteWithoutFullText(SqliteStores):
@@ -77,7 +93,7 @@ async def _tidy(store: SqliteStore, *, swept: bool) -> bool:
 
     def work(connection: sqlite3.Connection) -> bool:
         full_text = store._file.full_text
-        if swept and sweep(connection, full_text=full_text):
+        if swept and (sweep(connection, full_text=full_text) or sweep_values(connection, [])):
             return True
         return full_text and index_some(connection)
 

@@ -20,7 +20,12 @@ from bargein.testing.store_conformance import StoreUnderTest
 # What a test may have left, so that the next one can use the same database: making and dropping one
 # waits for a checkpoint each time.
 EMPTY = """TRUNCATE bargein.sessions, bargein.events, bargein.keys, bargein.texts, bargein.doomed,
-    bargein.nodes, bargein.writers, bargein.mail RESTART IDENTITY;
+    bargein.nodes, bargein.writers, bargein.mail, bargein.gateway_tokens, bargein.gateway_sessions,
+    bargein.gateway_members, bargein.gateway_consents, bargein.gateway_replies,
+    bargein.gateway_tickets, bargein.write_probe RESTART IDENTITY;
+    UPDATE bargein.gateway_retention SET audit_before = 'infinity';
+    DELETE FROM bargein.gateway_audit;
+    UPDATE bargein.gateway_retention SET audit_before = 0;
     ALTER SEQUENCE bargein.epoch RESTART"""
 
 _free: dict[int, list[str]] = defaultdict(list)
@@ -82,6 +87,18 @@ class PostgresStores(StoreUnderTest):
     async def bury(self, owner: str) -> None:
         async with sql(self.address) as connection:
             await connection.execute("UPDATE bargein.nodes SET dead = true WHERE id = $1", owner)
+
+    async def damage_event(self, session: str, seq: int, body: bytes) -> None:
+        async with sql(self.address) as connection, connection.transaction():
+            # Past the trigger that keeps the log as it is; for this transaction.
+            await connection.execute("SET LOCAL session_replication_role = replica")
+            await connection.execute(
+                """UPDATE bargein.events SET body = $3 WHERE seq = $2
+                AND session = (SELECT number FROM bargein.sessions WHERE id = $1)""",
+                session,
+                seq,
+                body,
+            )
 
     async def tidy(self, store: Store, *, whole: bool) -> None:
         assert isinstance(store, PostgresStore)

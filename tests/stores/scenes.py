@@ -13,8 +13,18 @@ import anyio.lowlevel
 import msgspec
 
 from bargein.contracts.event import TextCheckpoint, TurnSettled
-from bargein.contracts.store import AcceptKey, Commit, SessionHead, StoreFailed, commit_one
+from bargein.contracts.store import (
+    AcceptKey,
+    Commit,
+    OwnedElsewhere,
+    SessionHead,
+    Store,
+    StoreFailed,
+    commit_one,
+)
 from bargein.errors import BargeinError
+from bargein.stores.postgres import PostgresStore
+from bargein.stores.postgres.lease import LeaseTimes
 from bargein.stores.sqlite import SqliteStore
 from tests.stores.children import (
     fill_disk,
@@ -26,7 +36,8 @@ from tests.stores.children import (
     unlimit_file_size,
 )
 
-SMALL, LARGE = 2_000, 3_000_000
+# With a limit on each file, a large text may be partly in the store and partly in its log.
+SMALL, LARGE = 2_000, 6_000_000
 DISK = 2_000_000
 
 Result = dict[str, object]
@@ -199,16 +210,29 @@ async def forked(directory: Path) -> Result:
     return {"said": said, "parent_goes_on": head is not None}
 
 
-async def commit_until_killed(directory: Path, sessions: str) -> Result:
-    """Commit from several tasks and say so on standard output, line by line, for ever.
+async def commit_until_killed(directory: Path, sessions: str, address: str = "") -> Result:
+    """Commit from several tasks and say so on standard output, line by line, for ever. With an
+    `address` the store is that PostgreSQL, and a dead node's sessions are claimed when its lease is
+    over.
 
     Every commit writes three events, a key and a state, which must all be there or none.
     """
-    store = await SqliteStore.open(directory / "store.db")
+    store: Store
+    if address:
+        store = await PostgresStore.open(address, lease=LeaseTimes(0.1, 1.0, 0.7))
+    else:
+        store = await SqliteStore.open(directory / "store.db")
     out = sys.stdout.fileno()
 
+    async def take(name: str) -> SessionHead | None:
+        while True:
+            try:
+                return await store.claim(name) or await store.create(name, root=name, at=0.0)
+            except OwnedElsewhere:
+                await anyio.sleep(0.05)
+
     async def work(name: str) -> None:
-        head = await store.claim(name) or await store.create(name, root=name, at=0.0)
+        head = await take(name)
         assert head is not None
         for seq in count(head.seq, 3):
             number = seq // 3
@@ -326,7 +350,8 @@ async def stop_without_space(directory: Path, means: str) -> Result:
         return [str(each.outcome) for each in events if isinstance(each, TurnSettled)]
 
     seen: Result = {}
-    first, model = engine(Say("x" * 1_500_000), Wait("hold"))
+    size = 3_000_000 if means == "limit" else 1_500_000
+    first, model = engine(Say("x" * size), Wait("hold"))
     async with first:
         session = await first.session("s")
         await session.send("1")
@@ -377,9 +402,10 @@ async def whole_backup_to_full_disk(directory: Path) -> Result:
     except StoreFailed as error:
         seen["backup"] = str(error)
     seen["left_by_backup"] = sorted(path.name for path in disk.iterdir())
+    new = disk / "home"
     try:
-        restore(directory / "good", disk, lambda name, done, total: None, DATABASES, replace=False)
+        restore(directory / "good", new, lambda name, done, total: None, DATABASES, replace=False)
     except StoreFailed as error:
         seen["restore"] = str(error)
-    seen["left_by_restore"] = sorted(path.name for path in disk.iterdir())
+    seen["left_by_restore"] = sorted(path.name for path in new.iterdir())
     return seen

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from bargein.contracts.store import (
     DuplicateKey,
     Found,
     SessionHead,
+    SessionUnreadable,
     StaleEpoch,
     Store,
 )
@@ -26,6 +28,7 @@ from bargein.stores.memory import MemoryStore
 from bargein.stores.sqlite import search_sql, writer
 from bargein.testing.store_conformance import (
     CHECKS,
+    DAMAGE_CHECKS,
     SEARCH_CHECKS,
     SHARED_CHECKS,
     StoreCheck,
@@ -36,7 +39,7 @@ from tests.stores.kinds import MemoryStores, SqliteStores, SqliteWithoutFullText
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("check", CHECKS, ids=str)
+@pytest.mark.parametrize("check", [*CHECKS, *DAMAGE_CHECKS], ids=str)
 async def test_sqlite(check: StoreCheck, tmp_path: Path) -> None:
     await check(SqliteStores(tmp_path))
 
@@ -48,7 +51,7 @@ async def test_sqlite_without_full_text(check: StoreCheck, tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=str)
+@pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS, *DAMAGE_CHECKS], ids=str)
 async def test_memory(check: StoreCheck, tmp_path: Path) -> None:
     await check(MemoryStores(tmp_path))
 
@@ -280,6 +283,29 @@ class OverwritesABackup(MemoryStore):
         await super().backup(path)
 
 
+class LeavesOutWhatItCannotRead(MemoryStore):
+    async def events(self, session: str, **page: Any) -> list[Recorded]:
+        try:
+            return await super().events(session, **page)
+        except SessionUnreadable as error:
+            after = {**page, "after": error.seq}
+            return await self.events(session, **after)
+
+
+class ListsOnlyWhatItCanRead(MemoryStore):
+    async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
+        found = await super().unfinished(limit=limit, after=after)
+        for session in found:
+            await self.events(session)
+        return found
+
+
+class LooksIntoStates(MemoryStore):
+    async def sessions(self, **page: Any) -> list[SessionHead]:
+        found = await super().sessions(**page)
+        return [head for head in found if head.state != b"\xc1"]
+
+
 BROKEN = {
     LosesACommit: "an_acknowledged_commit_is_there_for_the_next_owner",
     LosesKeys: "a_key_is_found_again",
@@ -303,6 +329,9 @@ BROKEN = {
     FindsSessionsOfOthers: "search_finds_only_below_the_roots_that_are_named",
     ListsTheOldestFirst: "sessions_come_last_updated_first_and_by_pages",
     AnswersAfterClosing: "after_closing_every_operation_says_so",
+    LeavesOutWhatItCannotRead: "a_damaged_event_is_named_and_in_nobodys_way",
+    ListsOnlyWhatItCanRead: "an_event_that_cannot_be_read_is_in_nobodys_way",
+    LooksIntoStates: "a_state_means_nothing_to_the_store",
     OverwritesABackup: "a_backup_overwrites_nothing",
 }
 
@@ -322,7 +351,7 @@ class BrokenStores(MemoryStores):
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
 async def test_a_broken_store_fails(kind: type[MemoryStore], tmp_path: Path) -> None:
     failed = []
-    for check in (*CHECKS, *SHARED_CHECKS):
+    for check in (*CHECKS, *SHARED_CHECKS, *DAMAGE_CHECKS):
         directory = tmp_path / check.name
         directory.mkdir()
         stores = BrokenStores(directory)

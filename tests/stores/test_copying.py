@@ -18,6 +18,7 @@ from bargein.stores.postgres.raw import RawPostgres, reading, writing
 from bargein.stores.sqlite import SqliteStore
 from bargein.stores.sqlite.raw import RawSqlite
 from bargein.testing.store_conformance.commits import ONE_OF_EACH
+from bargein.testing.store_conformance.large import much
 from bargein.testing.store_conformance.scene import (
     claimed,
     key,
@@ -48,6 +49,8 @@ async def fill(store: Store) -> None:
         await commit_one(
             store, step(head, *events, *ONE_OF_EACH, keys=(key("c"),), text="hello \x00", title="T")
         )
+    large = await looked(store, "s2")
+    await commit_one(store, step(large, much(1), said(1), much(2)))
     child = await made_under(store, await claimed(store, "s1"), "s1/child")
     await commit_one(store, step(child, said(1), unfinished=True, state=b"st\x00"))
 

@@ -466,6 +466,8 @@ def age(path: Path, spoil: Callable[[sqlite3.Connection], object]) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("DELETE FROM migrations WHERE number > 1")
     connection.execute("ALTER TABLE sessions DROP COLUMN owner")
+    connection.execute("DROP TABLE long_values")
+    connection.execute("DROP TABLE segments")
     spoil(connection)
     connection.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bargein.contracts.event import TextCheckpoint
+from bargein.contracts.store import Store
 from bargein.stores.sqlite import SqliteStore
 from bargein.testing.store_conformance.scene import looked
 from tests.stores import children
@@ -42,7 +43,7 @@ def run_and_kill(directory: Path, chance: random.Random, *, early: bool) -> list
     return [line.strip() for line in [*lines, *whole.splitlines()] if line.strip()]
 
 
-async def check(store: SqliteStore, acknowledged: dict[str, int]) -> None:
+async def check(store: Store, acknowledged: dict[str, int]) -> None:
     for name, seq in acknowledged.items():
         head = await looked(store, name)
         assert head.seq >= seq, f"{name}: {seq} was acknowledged, {head.seq} is there"

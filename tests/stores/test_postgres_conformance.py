@@ -8,6 +8,7 @@ import pytest
 
 from bargein.testing.store_conformance import (
     CHECKS,
+    DAMAGE_CHECKS,
     SHARED_CHECKS,
     StoreCheck,
     check_random_operations,
@@ -15,7 +16,7 @@ from bargein.testing.store_conformance import (
 from tests import programs
 from tests.stores.postgres_kinds import OneDatabase, PostgresStores, server
 
-ALL = [*CHECKS, *SHARED_CHECKS]
+ALL = [*CHECKS, *SHARED_CHECKS, *DAMAGE_CHECKS]
 
 
 @pytest.mark.anyio

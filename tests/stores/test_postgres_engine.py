@@ -5,21 +5,28 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
 
 from bargein import Agent, Engine
 from bargein.contracts.event import TurnOutcome, TurnSettled
+from bargein.contracts.live import Notice
 from bargein.contracts.mail import Letter, StopAsked
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.contracts.store import OwnedElsewhere
 from bargein.models.script import Say, Wait
 from bargein.models.scripted import ScriptedModel
+from bargein.runtime.config import load_config
 from bargein.session.elsewhere import Elsewhere
 from bargein.session.reply import SessionGone
+from bargein.session.retention import delete_unused, deleting
 from bargein.session.session import Session
 from bargein.stores.postgres import PostgresStore
 from bargein.stores.postgres import store as store_module
@@ -41,10 +48,14 @@ async def address(anyio_backend: object) -> AsyncIterator[str]:
         yield given
 
 
-async def test_an_engine_keeps_its_sessions_where_its_address_says(address: str) -> None:
+async def test_an_engine_keeps_its_sessions_where_its_address_says(
+    address: str, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, home=tmp_path)
+
     def engine() -> Engine:
         model = ScriptedModel([[Say("hello")], [Say("again")]])
-        return Engine(Agent(model=model), store=address, config=CONFIG)
+        return Engine(Agent(model=model), store=address, config=config)
 
     async with engine() as first:
         alice = await first.session("alice")
@@ -283,3 +294,75 @@ async def test_a_stop_for_a_node_that_died_is_answered_truthfully(address: str) 
         ]
         assert settled == [TurnOutcome.CRASHED]
         assert nodes.two.in_memory == ("alice",)
+
+
+# --- files stay where they are
+
+
+async def words_after_a_move(
+    address: str, monkeypatch: pytest.MonkeyPatch, **environment: str
+) -> tuple[list[str], list[str]]:
+    """A session goes on at another machine. Returns what the model is asked there, request by
+    request, and what the user is shown beside."""
+    config = load_config(environment)
+    models: list[ScriptedModel] = []
+
+    @asynccontextmanager
+    async def machine(name: str, script: Script) -> AsyncIterator[Engine]:
+        monkeypatch.setattr(socket, "gethostname", lambda: name)
+        models.append(ScriptedModel(script))
+        store = await PostgresStore.open(address)
+        async with Engine(Agent(model=models[-1]), store=store, config=config) as engine:
+            yield engine
+        await store.aclose()
+
+    async with machine("left", [[Say("first")]]) as engine:
+        await (await (await engine.session("alice")).send("hi")).result()
+    async with machine("right", [[Say("second")], [Say("third")]]) as engine:
+        alice = await engine.session("alice")
+        shown = [event.text async for event in alice.stream("where?") if isinstance(event, Notice)]
+        await (await alice.send("and now?")).result()
+    return [str(each.messages[-1]) for each in models[-1].requests], shown
+
+
+MOVED = "Files that were changed before are on left; files and commands are those of right"
+
+
+async def test_model_and_user_hear_that_the_files_did_not_move(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, second), shown = await words_after_a_move(address, monkeypatch)
+    assert MOVED in first
+    assert MOVED not in second
+    (notice,) = shown
+    assert MOVED in notice
+
+
+async def test_nobody_hears_so_where_the_files_are_shared(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, shown = await words_after_a_move(
+        address, monkeypatch, BARGEIN_CLUSTER_SHARED_FILES="true"
+    )
+    assert not any("another machine" in each for each in asked)
+    assert shown == []
+
+
+# --- retention
+
+
+async def test_retention_leaves_what_another_node_has(address: str) -> None:
+    """That node may be about to use it: nothing of it shows in the list."""
+    async with two_nodes(address, [[Say("first")], [Say("again")]]) as nodes:
+        alice = await nodes.one.session("alice")
+        await (await alice.send("hi")).result()
+        core, store = nodes.two.engine.core, nodes.two.store
+
+        async def unused() -> int:
+            return await delete_unused(core, before=time.time() + 60, delete=deleting(store))
+
+        assert await unused() == 0
+        assert (await (await alice.send("still there?")).result()).text == "again"
+        await nodes.one.store.aclose()
+        assert await unused() == 1
+        assert await store.head("alice") is None

@@ -194,7 +194,7 @@ async def test_old_and_new_programs_run_side_by_side_through_a_migration(address
     head = await made(old, "s")
     added = schema.PostgresMigration("adds", 1, ("ALTER TABLE bargein.nodes ADD COLUMN zone text",))
     breaks = schema.PostgresMigration(
-        "breaks", 3, ("ALTER TABLE bargein.nodes ADD COLUMN rack text",)
+        "breaks", schema.VERSION + 2, ("ALTER TABLE bargein.nodes ADD COLUMN rack text",)
     )
     async with sql(address) as session:
         await schema.migrate(session, (*schema.MIGRATIONS, added))
@@ -204,7 +204,7 @@ async def test_old_and_new_programs_run_side_by_side_through_a_migration(address
         await schema.migrate(session, (*schema.MIGRATIONS, added, breaks))
         with pytest.raises(UserError, match="was upgraded by a newer Bargein"):
             await PostgresStore.open(address, owner="third")
-        await session.execute("DELETE FROM bargein.migrations WHERE number > 1")
+        await session.execute(f"DELETE FROM bargein.migrations WHERE number > {schema.VERSION}")
         await session.execute("ALTER TABLE bargein.nodes DROP COLUMN zone, DROP COLUMN rack")
     await old.aclose()
 

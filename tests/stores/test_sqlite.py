@@ -27,7 +27,14 @@ from bargein.contracts.store import (
     StoreFailed,
     commit_one,
 )
-from bargein.stores.sqlite import SqliteStore, commit_sql, search_sql, session_sql, worker
+from bargein.stores.sqlite import (
+    SqliteStore,
+    commit_sql,
+    large_sql,
+    search_sql,
+    session_sql,
+    worker,
+)
 from bargein.stores.sqlite import store as sqlite_store
 from bargein.stores.sqlite.backup import restore_backup
 from bargein.testing.store_conformance.scene import (
@@ -299,6 +306,10 @@ def plans(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "look up": commit_sql.LOOK_UP,
         "ends at": commit_sql.ENDS_AT,
         "doomed": "SELECT number, last FROM doomed LIMIT 1",
+        "segments": large_sql.SEGMENTS,
+        "let go": large_sql.LET_GO,
+        "left over": large_sql.LEFT_OVER,
+        "drop segments": large_sql.DROP_SEGMENTS,
     }
     for kind, those in commit_sql.STATEMENTS.items():
         names = dict.fromkeys(commit_sql.COLUMNS[kind], "?")

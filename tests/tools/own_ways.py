@@ -14,7 +14,7 @@ import pty
 import subprocess
 import threading
 import time
-from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.context import ForkContext, ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,9 @@ def pty_fork(folder: str) -> int:
         os.close(ours)
 
 
-def _by_multiprocessing(folder: str, context: ForkContext | SpawnContext) -> int:
+def _by_multiprocessing(
+    folder: str, context: ForkContext | SpawnContext | ForkServerContext
+) -> int:
     process = context.Process(target=stay, args=(folder,))
     process.start()
     process.join()
@@ -171,6 +173,32 @@ def multiprocessing_fork(folder: str) -> int:
 @tool
 def multiprocessing_spawn(folder: str) -> int:
     return _by_multiprocessing(folder, multiprocessing.get_context("spawn"))
+
+
+@tool
+def multiprocessing_forkserver(folder: str) -> int:
+    return _by_multiprocessing(folder, multiprocessing.get_context("forkserver"))
+
+
+def _by_process_pool(folder: str, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        pool.submit(stay, folder).result()
+
+
+@tool
+def process_pool_fork(folder: str) -> None:
+    _by_process_pool(folder, "fork")
+
+
+@tool
+def process_pool_spawn(folder: str) -> None:
+    _by_process_pool(folder, "spawn")
+
+
+@tool
+def process_pool_forkserver(folder: str) -> None:
+    _by_process_pool(folder, "forkserver")
 
 
 @tool
@@ -192,8 +220,9 @@ def in_pool(folder: str) -> int:
 _WITH_TWO_BELOW = (async_shell, async_and_gone, run_shell, os_system, os_popen)
 _ALONE = (
     async_exec, in_executor, to_thread, run, popen_with_preexec, popen_by_posix_spawn, posix_spawn,
-    spawnvp, fork, double_fork, pty_fork, multiprocessing_fork, multiprocessing_spawn, in_thread,
-    in_pool,
+    spawnvp, fork, double_fork, pty_fork, multiprocessing_fork, multiprocessing_spawn,
+    multiprocessing_forkserver, process_pool_fork, process_pool_spawn, process_pool_forkserver,
+    in_thread, in_pool,
 )  # fmt: skip
 WAYS: dict[str, tuple[Tool[..., Any], int]] = {
     **{each.name: (each, 3) for each in _WITH_TWO_BELOW},

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,19 +13,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from bargein import Agent, Engine
 from bargein.cancel import TaskOwner, abandoned, in_empty_context, shield
 from bargein.contracts.tool import CallResult, CallStatus
-from bargein.process import MeansChoice, open_containment
+from bargein.models import ScriptedModel
+from bargein.process import (
+    Containment,
+    MeansChoice,
+    OwnProcesses,
+    containment_when_needed,
+    fork_hooks,
+    open_containment,
+)
 from bargein.process.own_enclosures import OwnCgroup
 from bargein.tools import Policy, tool
 from bargein.tools.standard import open_tool_environment, standard_registry
 from tests.process import zoo
-from tests.tools.bench_of_tools import Shop, means_that_work
+from tests.tools.bench_of_tools import Shop, descriptors, means_that_work
 from tests.tools.desk import Desk, text_of, until
-from tests.tools.own_ways import STAY, WAYS, argv, below, stay
+from tests.tools.own_ways import STAY, WAYS, argv, below
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 on_both_loops = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
@@ -42,6 +52,12 @@ def nobody_is_held() -> Iterator[None]:
     yield
     while _HELD:
         _HELD.pop().wait()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_server_is_left() -> Iterator[None]:
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 @tool(timeout_s=lambda arguments: 0.5)
@@ -72,6 +88,11 @@ def starts_nothing(text: str) -> str:
 
 
 @tool
+async def starts_nothing_in_the_loop(text: str) -> str:
+    return text
+
+
+@tool
 def fails(folder: str) -> str:
     _HELD.append(subprocess.Popen(argv(folder)))
     while not os.listdir(folder):
@@ -98,13 +119,6 @@ def goes_on(folder: str) -> None:
         subprocess.run(argv(folder), check=False)
 
 
-@tool
-def by_forkserver(folder: str) -> None:
-    process = multiprocessing.get_context("forkserver").Process(target=stay, args=(folder,))
-    process.start()
-    process.join()
-
-
 @tool(grace_s=10)
 def run_patiently(folder: str) -> int:
     return subprocess.run(argv(folder), check=False).returncode
@@ -121,8 +135,9 @@ def ignores_the_signal(folder: str) -> int:
 
 
 MORE = (
-    runs_too_long, leaves_some, leaves_one_for_all, starts_nothing, fails, cleans_up, goes_on,
-    by_forkserver, run_patiently, blocks_the_loop, ignores_the_signal,
+    runs_too_long, leaves_some, leaves_one_for_all, starts_nothing,
+    starts_nothing_in_the_loop, fails, cleans_up, goes_on,
+    run_patiently, blocks_the_loop, ignores_the_signal,
 )  # fmt: skip
 
 
@@ -144,12 +159,18 @@ class Stayed:
 
 
 @asynccontextmanager
-async def opened(folder: Path, means: MeansChoice = "auto") -> AsyncIterator[tuple[Shop, Stayed]]:
+async def opened(
+    folder: Path, means: MeansChoice | Literal["when needed"] = "auto"
+) -> AsyncIterator[tuple[Shop, Stayed]]:
     """The built-in tools and all ways. Not by `open_shop`, which counts descriptors: event loops
     and `multiprocessing` keep some that they open on first use."""
     tools = [each for each, _ in WAYS.values()]
     environment = {"PATH": os.environ["PATH"]}
-    async with await open_containment(means) as containment, TaskOwner() as owner:
+    if means == "when needed":
+        held = containment_when_needed()
+    else:
+        held = await open_containment(means)
+    async with held as containment, TaskOwner() as owner:
         tool_environment = open_tool_environment(containment, folder, environment)
         registry = standard_registry(tool_environment, [*tools, *MORE], policy=Policy())
         yield Shop(tool_environment, registry, owner), Stayed(folder / "stayed")
@@ -364,17 +385,78 @@ async def test_a_stop_from_another_thread_frees_a_loop_that_waits_for_a_process(
         assert stayed.alive() == []
 
 
+class Costs:
+    """Counts where the cost of a process begins: the hooks that know a call, and the making of an
+    enclosure (a cgroup, or the pipe of a sweep)."""
+
+    def __init__(self, containment: Containment, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        backend = containment._backend
+        for where, name in (
+            (OwnProcesses, "admit"),
+            (OwnProcesses, "lost"),
+            (OwnProcesses, "finish"),
+            (backend, "make_own_enclosure"),
+        ):
+            monkeypatch.setattr(where, name, self._counted(name, getattr(where, name)))
+
+    def _counted(self, name: str, really: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.seen.append(name)
+            return really(*arguments, **options)
+
+        return counted
+
+
+@on_both_loops
+@pytest.mark.parametrize("means", [*MEANS, "when needed"])
+@pytest.mark.parametrize("tool_name", ["starts_nothing", "starts_nothing_in_the_loop"])
+async def test_a_tool_that_starts_no_process_pays_nothing(
+    tmp_path: Path,
+    means: MeansChoice | Literal["when needed"],
+    tool_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened(tmp_path, means) as (shop, stayed):
+        containment = shop.tool_environment.containment
+        costs = Costs(containment, monkeypatch)
+        await shop.use(Desk(), tool_name, text="the first call imports and starts what it needs")
+        before = descriptors()
+        result = await shop.use(Desk(), tool_name, text="hello")
+        assert (text_of(result), result.stop) == ("hello", None)
+        assert costs.seen == []
+        assert containment.own_processes == ()
+        if means == "when needed":
+            # The other means have a spare process for the next command, which may just come.
+            assert descriptors() == before
+        # One that starts a process is seen at each of these places.
+        await stop_when_there(shop, stayed, "run")
+        assert set(costs.seen) == {"admit", "make_own_enclosure", "finish"}
+
+
+def hooked() -> list[object]:
+    names = ("posix_spawn", "posix_spawnp", "system")
+    return [
+        subprocess._fork_exec,  # type: ignore[attr-defined]
+        *(getattr(os, name) for name in names),
+        forkserver.connect_to_new_process,
+        threading.Thread.start,
+        ThreadPoolExecutor.submit,
+    ]
+
+
+@on_both_loops
+async def test_only_an_engine_that_runs_has_hooks(tmp_path: Path) -> None:
+    before = hooked()
+    engine = Engine(Agent(ScriptedModel([]), tools=[starts_nothing]), home=tmp_path / "home")
+    assert hooked() == before
+    async with engine:
+        assert not any(ours is theirs for ours, theirs in zip(hooked(), before, strict=True))
+    assert hooked() == before
+
+
 @on_both_loops
 async def test_the_hooks_are_gone_when_nothing_is_open(tmp_path: Path) -> None:
-    def hooked() -> list[object]:
-        names = ("posix_spawn", "posix_spawnp", "system")
-        return [
-            subprocess._fork_exec,  # type: ignore[attr-defined]
-            *(getattr(os, name) for name in names),
-            threading.Thread.start,
-            ThreadPoolExecutor.submit,
-        ]
-
     before = hooked()
     async with opened(tmp_path), await open_containment():
         assert hooked() != before
@@ -392,9 +474,56 @@ async def test_they_end_though_whoever_waits_for_the_call_is_cancelled(tmp_path:
         await until(lambda: stayed.alive() == [])
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_a_worker_of_a_shared_server_is_not_vouched_for(tmp_path: Path) -> None:
-    """The server forks it, for any call: it is in no enclosure."""
+@on_both_loops
+async def test_a_stop_leaves_another_calls_worker_of_the_same_server_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (shop, stayed):
+        other = Stayed(tmp_path / "other")
+        desk = Desk()
+
+        async def meanwhile() -> None:
+            await other.are(1)
+            result = await stop_when_there(shop, stayed, "multiprocessing_forkserver")
+            assert result.status is CallStatus.STOPPED
+            assert stayed.alive() == []
+            assert other.alive() == other.pids()
+            desk.stop()
+
+        way = "multiprocessing_forkserver"
+        result = await shop.use_and(desk, meanwhile, way, folder=str(other.folder))
+        assert result.stop is not None
+        assert {each.pid for each in result.stop.processes} == set(other.pids())
+        assert other.alive() == []
+
+
+@on_both_loops
+@pytest.mark.skipif("cgroup" not in MEANS, reason="only a cgroup is entered")
+async def test_a_worker_that_cannot_be_put_inside_is_ended_and_named_but_not_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_in = OwnCgroup.take_in
+
+    def without_permission(enclosure: OwnCgroup, pid: int) -> None:
+        entry, enclosure._entry = enclosure._entry, os.open(os.devnull, os.O_RDONLY)
+        take_in(enclosure, pid)
+        os.close(enclosure._entry)
+        enclosure._entry = entry
+
+    monkeypatch.setattr(OwnCgroup, "take_in", without_permission)
+    async with opened(tmp_path) as (shop, stayed):
+        result = await stop_when_there(shop, stayed, "multiprocessing_forkserver")
+        assert result.stop is not None
+        assert not result.stop.confirmed
+        assert stayed.alive() == []
+        [ended] = result.stop.processes
+        assert [ended.pid] == stayed.pids()
+        assert "multiprocessing.forkserver" in ended.command
+
+
+@on_both_loops
+async def test_a_worker_whose_pid_is_not_known_is_not_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_hooks._ForkServer, "_peek_at_pid", lambda *_: 0)
     async with opened(tmp_path) as (shop, stayed):
         desk = Desk()
 
@@ -402,10 +531,39 @@ async def test_a_worker_of_a_shared_server_is_not_vouched_for(tmp_path: Path) ->
             await stayed.are(1)
             desk.stop()
 
-        result = await shop.use_and(desk, meanwhile, "by_forkserver", folder=str(stayed.folder))
+        way = "multiprocessing_forkserver"
+        result = await shop.use_and(desk, meanwhile, way, folder=str(stayed.folder))
         assert result.stop is not None
         assert not result.stop.confirmed
         for pid in stayed.alive():
             os.kill(pid, 9)
         await until(lambda: not abandoned())
-        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+_FIRST_USE = """
+import asyncio, sys, time
+from bargein.cancel import CancelSource
+from bargein.process import Ladder, open_containment
+from bargein.process.fork_hooks import process_owner
+
+async def main():
+    async with await open_containment() as containment:
+        own = containment.own_processes_of(CancelSource("call").token, Ladder())
+        process_owner.set(own)
+        import multiprocessing
+        worker = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(120,))
+        worker.start()
+        report = await own.finish()
+        worker.join()
+        assert [each.pid for each in report.processes] == [worker.pid], report
+        assert report.survivors == (), report
+
+asyncio.run(main())
+"""
+
+
+@on_both_loops
+async def test_the_first_worker_of_a_server_that_the_call_starts_is_held() -> None:
+    """In a program that has not used `multiprocessing` before the call."""
+    done = await asyncio.create_subprocess_exec(sys.executable, "-c", _FIRST_USE)
+    assert await done.wait() == 0

@@ -87,7 +87,9 @@ def simulated(seed: int, backend: Backend = "trio") -> tuple[tuple[str, Stream],
             )
 
     simulate(seed, backend=backend, make_world=Observed)
-    logs = anyio.run(_logs, worlds[0].disk, list(recorder.streams))
+    disk = worlds[0].disk
+    assert isinstance(disk, MemoryStore)
+    logs = anyio.run(_logs, disk, list(recorder.streams))
     return tuple((name, recorder.whole(name, logs[name])) for name in recorder.streams)
 
 

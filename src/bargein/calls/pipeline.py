@@ -106,7 +106,7 @@ def decide(planned: PlannedCall, permits: Permits | None) -> Refused | Question 
     the plan decides.
     """
     mode = permits.mode if permits is not None else PermissionMode.ASK
-    if mode is PermissionMode.PLAN and planned.reach is not Reach.NOTHING:
+    if mode is PermissionMode.PLAN and planned.reach is not Reach.NOTHING and not planned.confined:
         return words.read_only(planned.call.name)
     question = planned.approval
     if question is None or mode is PermissionMode.FULL:

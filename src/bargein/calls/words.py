@@ -12,9 +12,9 @@ import msgspec
 from bargein.calls.record import CallRecord
 from bargein.calls.text import CONTENT_CHARS_MAX, one_line, shortened
 from bargein.cancel import Cause, Reason, Token
-from bargein.contracts.checkpoint import FilesUndone
+from bargein.contracts.checkpoint import FilesUndone, FileUndone
 from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import Image, Text
+from bargein.contracts.model import Image, Text, ToolCall
 from bargein.contracts.receipt import Receipt, StepKind, StoppedStep
 from bargein.contracts.tool import (
     Approval,
@@ -326,6 +326,15 @@ def background_news(call_id: str, title: str, result: CallResult) -> Message:
     )
 
 
+# Questions beside a turn
+
+STILL_RUNNING = "[This call is still running.]"
+SIDE_QUESTION = (
+    "[A question beside your work, which goes on. Answer it in a few sentences from what you know; "
+    "call no tools. Neither the question nor your answer will be part of this conversation.]"
+)
+
+
 # Turns that did not come to their own end
 
 
@@ -337,6 +346,9 @@ NOT_STORED = (
     "[Your previous turn ended because it could not be stored. What was stored of it is above.]"
 )
 TAKEN_BACK = "[A turn was taken back. What it did was not undone:]"
+UNDOING_CALLS = "[The user asked to undo these calls by other calls:]"
+UNDOING_CRASHED = "[The program ended while calls were being undone by other calls:]"
+ROLLED_BACK = "A turn was taken back."
 FILES_PUT_BACK = "[A turn was taken back, and the files that its calls changed were put back.]"
 NOT_PUT_BACK = "[What these calls did besides was not undone:]"
 FILES_NAMED_MAX = 20
@@ -354,6 +366,51 @@ def taken_back(effects: Sequence[str], files: FilesUndone | None) -> str:
     if len(kept) > FILES_NAMED_MAX:
         lines.append(f"[{len(kept) - FILES_NAMED_MAX} more were kept]")
     return "\n".join([*lines, *([NOT_PUT_BACK, *did] if did else ())])
+
+
+def rolled_back(effects: Sequence[str], files: FilesUndone | None, error: str) -> str:
+    """Tells the model, in a line for files and one for each call, what a rollback did. `files` is
+    None if the calls changed none that are known."""
+    lines: list[str] = []
+    if error:
+        lines.append(f"[{ROLLED_BACK} Its files could not be put back: {error}]")
+    elif files is not None and not files.files:
+        lines.append(f"[{ROLLED_BACK} Its files are as they were before it.]")
+    elif files is not None:
+        changed, kept = _named(files.changed), _named(files.kept)
+        put_back = f"These files were put back: {changed}." if changed else "No file was put back."
+        more = f" {files.more} more are not named." if files.more else ""
+        stayed = f" These were kept, because somebody changed them since: {kept}." if kept else ""
+        lines.append(f"[{ROLLED_BACK} {put_back}{more}{stayed}]")
+    did = [f"[{effect}]" for effect in effects]
+    if did:
+        lines += [NOT_PUT_BACK if lines and not error else TAKEN_BACK, *did]
+    return "\n".join(lines)
+
+
+def _named(files: Sequence[FileUndone]) -> str:
+    shown = ", ".join(each.path for each in files[:FILES_NAMED_MAX])
+    left = len(files) - FILES_NAMED_MAX
+    return f"{shown} and {left} more" if left > 0 else shown
+
+
+def undone_by_calls(calls: Iterable[tuple[ToolCall, ToolCall, CallResult | None]]) -> str:
+    """Tells the model how the calls ended that undo others. Each comes after the call that it
+    undoes."""
+    lines = [UNDOING_CALLS]
+    for undone, call, result in calls:
+        status = CallStatus.NOT_STARTED if result is None else result.status
+        half = "; it may have happened half" if status in _UNCERTAIN else ""
+        lines.append(f"[{undone.name} ({undone.id}), by {call.name}: {status}{half}]")
+    return "\n".join(lines)
+
+
+def moved_note(before: str, now: str) -> str:
+    """Tells model and user that a session goes on at another machine, and its files do not."""
+    return (
+        f"[This session goes on at another machine: {now}. Files that were changed before are on "
+        f"{before}; files and commands are those of {now} from now on.]"
+    )
 
 
 def stop_note(receipt: Receipt) -> str:
@@ -414,6 +471,10 @@ DROPPED = (
     "could be made ({why}). Ask the user for what you need of it.]"
 )
 INSTRUCTIONS_UNREAD = "[Further instructions could not be read.]"
+
+
+def attached_file(name: str, kind: str) -> str:
+    return f"[The user attached the {kind} {name}:]"
 
 
 def not_described(name: str, media_type: str = "") -> str:

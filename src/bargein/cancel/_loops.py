@@ -2,8 +2,8 @@
 
 Everything else in the kernel uses anyio. This file has what anyio does not offer: calling into a
 loop from a signal handler or another thread without waiting, testing whether this thread runs a
-loop, starting a task that no group waits for (for `TaskOwner`), and wrapping the tasks that other
-code starts in a loop.
+loop, starting a task that no group waits for (for `TaskOwner`), ending one, and wrapping the tasks
+that other code starts in a loop.
 """
 
 import os
@@ -31,6 +31,17 @@ task_driver: ContextVar[Driver | None] = ContextVar("bargein_task_driver", defau
 
 class NativeTask(Protocol):
     def cancel(self) -> object: ...
+
+
+async def end_task(task: "asyncio.Task[Any]") -> BaseException | None:
+    """Cancels a task of asyncio and waits for its end; returns what it raised. If the caller is
+    cancelled meanwhile, it hears of that: `await task` inside `suppress(CancelledError)` would
+    swallow it."""
+    import asyncio
+
+    task.cancel()
+    await asyncio.wait([task])
+    return None if task.cancelled() else task.exception()
 
 
 class Alarm(Protocol):

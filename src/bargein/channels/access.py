@@ -34,7 +34,9 @@ class ChannelAccess:
         self._since = now()
 
     async def admits(self, chat: ChatAddress, person: Person) -> bool:
-        return await self._ledger.pairing(chat, person.id) is not None
+        """A private chat that becomes a group is another kind of chat: its pairing is void."""
+        pairing = await self._ledger.pairing(chat, person.id)
+        return pairing is not None and pairing.kind is chat.kind
 
     async def standing_of(self, chat: ChatAddress, person: Person) -> Standing:
         """Approvers are those who were paired in their private chat before this program started:
@@ -58,9 +60,11 @@ class ChannelAccess:
         await self._ledger.keep_code(PairingCode(_hash(text), kind, now + CODE_S))
         return f"{text[:4]}-{text[4:]}"
 
-    async def try_code(self, text: str, chat: ChatAddress, person: Person) -> bool:
-        """Pair whoever sends a code that holds. Each wrong try counts against every code that
-        waits, so that guessing ends them."""
+    async def try_code(
+        self, text: str, chat: ChatAddress, person: Person, *, key: str = ""
+    ) -> bool:
+        """Pair a person who sends a code that holds, in the message `key`. Each wrong try counts
+        against every code that waits, so that guessing ends them."""
         found = _CODE.fullmatch(text.strip())
         if found is None:
             return False
@@ -70,7 +74,7 @@ class ChannelAccess:
                 await self._ledger.drop_code(code)
             elif hmac.compare_digest(code.hash, given) and code.kind is chat.kind:
                 pairing = Pairing(person.id, chat.id, chat.kind, person.name, self._now())
-                await self._ledger.pair(pairing, code)
+                await self._ledger.pair(pairing, code, heard=key)
                 return True
             elif code.wrong + 1 >= WRONG_MAX:
                 await self._ledger.drop_code(code)

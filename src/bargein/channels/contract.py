@@ -8,19 +8,24 @@ What an adapter must keep:
 
 - `run` moves the platform's cursor only after `Desk.receive` has returned: then the messages are
   durable. It hands over all updates that it has at once, in the platform's order.
-- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so. Whatever else
-  they raise means that nobody knows whether the message is there.
+- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so, and
+  `NotReached` only if there was no connection. Whatever else they raise means that nobody knows
+  whether the message is there.
 - No call retries by itself, and none sleeps for a rate limit.
+- What strangers send ends nothing: an event that is not like the platform's documentation is
+  logged (`not_understood`) and left out.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bargein.contracts.value import Value
 from bargein.errors import WorldError
 
 __all__ = [
+    "MALFORMED",
     "Button",
     "Channel",
     "ChatAddress",
@@ -28,14 +33,28 @@ __all__ = [
     "ChatMessage",
     "ChatRate",
     "Desk",
+    "HookAnswer",
+    "HookChannel",
     "NotDelivered",
+    "NotReached",
     "Offer",
     "Person",
     "RetryLater",
     "Traits",
     "Update",
     "UpdateKind",
+    "not_understood",
 ]
+
+_log = logging.getLogger("bargein.channels")
+
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+"""What reading an event raises that is not like the platform's documentation."""
+
+
+def not_understood(channel: str, error: Exception) -> None:
+    """Logs that an event was left out, and none of its words."""
+    _log.warning("%s: an event was not understood: %s", channel, type(error).__name__)
 
 
 class RetryLater(WorldError):
@@ -44,6 +63,14 @@ class RetryLater(WorldError):
     def __init__(self, after_s: float) -> None:
         super().__init__(f"the platform asks to wait {after_s:g} s", retryable=True)
         self.after_s = after_s
+
+
+class NotReached(RetryLater):
+    """No connection to the platform could be made. Nothing was sent."""
+
+    def __init__(self, platform: str) -> None:
+        super().__init__(0.0)
+        self.args = (f"{platform} cannot be reached",)
 
 
 class NotDelivered(WorldError):
@@ -82,7 +109,7 @@ class UpdateKind(StrEnum):
     COMMAND = "command"
     """The platform calls it a command; `text` begins with a slash, without the bot's name."""
     PRESSED = "pressed"
-    """A button: `target` is the platform's id of the message it is on, `text` the `Button.data`."""
+    """A button: `target` is the platform's id of the message it is on, `text` its label."""
     PRESSED_STOP = "pressed_stop"
     """The platform's own Stop. `target` is the key of the preview it was on, or empty."""
 
@@ -116,16 +143,21 @@ class Update(Value, frozen=True):
 
 
 class Button(Value, frozen=True):
+    """Something to choose, under a message."""
+
     label: str
-    data: str
 
 
 class ChatMessage(Value, frozen=True):
-    """A message for a chat. `key` names it for ever: the idempotency key, where there is one."""
+    """A message for a chat. `key` names it for ever: the idempotency key, where there is one.
+    `exact`: people decide by this text, so each character is shown as it is, and no mark formats
+    or hides another. Such a text has half of `Traits.text_max` at most: there is room to escape
+    every character."""
 
     text: str
     key: str
     buttons: tuple[Button, ...] = ()
+    exact: bool = False
 
 
 class ChatRate(Value, frozen=True):
@@ -136,15 +168,22 @@ class ChatRate(Value, frozen=True):
 
 
 class Traits(Value, frozen=True):
-    """What the platform can do. `keyed`: the same `ChatMessage.key` sent twice is one message.
-    `edits`: a message can be changed. `previews`: it shows text that is being written by means of
-    its own (`Channel.preview`); without, and with `edits`, previews are edits."""
+    """What the platform can do. `keyed`: the same `ChatMessage.key` sent twice is one message, if
+    no more than `key_lasts_s` lie between. `rate` is that of a private chat, `group_rate` that of
+    a group if it is another. `edits`: a message can be changed. `previews`: it shows text that is
+    being written by means of its own (`Channel.preview`); without, and with `edits`, previews are
+    edits. `previews_stay`: such a preview is a message, and `Channel.edit` makes it say the final
+    words. `replies`: people can reply to one message, and `Update.target` says to which."""
 
     text_max: int = 4000
     keyed: bool = False
+    key_lasts_s: float = float("inf")
     edits: bool = True
     previews: bool = False
+    previews_stay: bool = False
+    replies: bool = True
     rate: ChatRate = ChatRate()
+    group_rate: ChatRate | None = None
 
 
 class Desk(Protocol):
@@ -155,10 +194,15 @@ class Desk(Protocol):
         """The last cursor that was kept; empty at the very first start."""
         ...
 
-    async def receive(self, updates: Sequence[Update], *, cursor: str = "") -> None:
-        """Take these updates. Everything in them is durable when this returns, and then the cursor
-        is kept too. If it raises, the platform has to deliver them again. A stop among them takes
-        effect at once, whatever stands before it."""
+    async def reached(self) -> None:
+        """Say that the platform has answered: it can be read. Called at each connection."""
+        ...
+
+    async def receive(self, updates: Sequence[Update], *, cursor: str = "") -> Sequence[Update]:
+        """Take these updates. Everything in them is durable when this returns, and so is the
+        cursor. It waits for one commit and for nothing else, so that reading can go on. If it
+        raises, the platform has to deliver them again. A stop among them takes effect at once,
+        whatever stands before it. Returns those of people who may speak: others get silence."""
         ...
 
 
@@ -170,6 +214,11 @@ class Channel(Protocol):
 
     @property
     def traits(self) -> Traits: ...
+
+    async def check(self) -> str:
+        """Returns who the bot is, in a few words. Raises if the platform cannot be reached or
+        refuses its token. Sends nothing to any chat."""
+        ...
 
     async def run(self, desk: Desk) -> None:
         """Read updates until cancelled. Raises if the platform cannot be reached; it is called
@@ -184,9 +233,11 @@ class Channel(Protocol):
         """Make a message say this. One that says it already is no error."""
         ...
 
-    async def preview(self, chat: ChatAddress, key: str, text: str) -> bool:
-        """Show text that is still being written. Returns False if this chat cannot: previews are
-        edits there. Only called with `Traits.previews`."""
+    async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
+        """Show text that is still being written. Returns None if this chat cannot: previews are
+        edits there. Returns the platform's id of the message with `Traits.previews_stay`, else an
+        empty text. With `previews_stay` an empty `text` says that nothing more comes: a stop.
+        Only called with `Traits.previews`."""
         ...
 
     async def typing(self, chat: ChatAddress) -> None:
@@ -195,4 +246,27 @@ class Channel(Protocol):
 
     async def fetch(self, offer: Offer, bytes_max: int) -> bytes:
         """The bytes of a file. Raises `NotDelivered` if it has more than `bytes_max`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections. Nothing is called afterwards."""
+        ...
+
+
+class HookAnswer(Value, frozen=True):
+    """What a platform gets for a request of its own."""
+
+    status: int = 200
+    body: bytes = b""
+    media_type: str = "text/plain"
+
+
+@runtime_checkable
+class HookChannel(Protocol):
+    """A `Channel` that the platform sends requests to. `bargein serve` takes them at
+    `/channels/NAME` while `run` runs."""
+
+    async def hook(self, headers: Mapping[str, str], body: bytes) -> HookAnswer:
+        """Take one request. `headers` have names in small letters. Checks that the platform sent
+        it before it reads the body; answers well only when the updates are durable."""
         ...

@@ -2,13 +2,15 @@
 goes out.
 
 The lane. Updates of a chat are handled one after the other, so that their order is kept; other
-chats do not wait. A stop does not stand in the lane: it cancels what runs at the moment it comes.
-What stands before it in the lane is still accepted, and stopped right after, so that all of it is
-held, as after any stop.
+chats do not wait. A stop does not stand in the lane: it cancels what runs at the moment it comes,
+and ends the wait for files. What stands before it in the lane is still accepted, and stopped right
+after, so that all of it is held, as after any stop.
 
-The rows. A message is heard when the session has accepted it; its client id is made of the channel,
-the chat and the message's id, so one that is delivered again is a duplicate there. A command has
-its row before it runs: one that is delivered again does not run again.
+The rows. An update has a row from before it was confirmed to the platform until it was handled. One
+that cannot be handled is tried again for a while, and then refused. A message is heard when the
+session has accepted it; its client id is made of the channel, the chat and the message's id, so one
+that is delivered again is a duplicate there. A command has its row before it runs: one that is
+delivered again does not run again.
 """
 
 import hashlib
@@ -24,8 +26,8 @@ import anyio
 import msgspec
 
 from bargein.channels import words
-from bargein.channels.attachments import fetch_all
-from bargein.channels.contract import ChatKind, Update, UpdateKind
+from bargein.channels.contract import ChatAddress, ChatKind, Update, UpdateKind
+from bargein.channels.fetching import Fetches
 from bargein.channels.outbox import AllSent, Outbox
 from bargein.channels.rows import Heard, KnownChat, Piece, PieceState
 from bargein.channels.showing import Showing
@@ -50,23 +52,21 @@ _replace = msgspec.structs.replace
 
 BURST_S = 0.25
 FIRED_MAX = 256
+LANE_MAX = 1000
+TRIES_MAX = 8
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 30.0
+FAULT_S = 5.0
 STOPS = (ChatCommand.STOP, ChatCommand.NEW)
 
 
 class Posted:
-    """An update in the lane. `done` is set when it is durable; `error` says why it is not."""
+    """An update in the lane; `number` is that of its row."""
 
-    def __init__(self, update: Update, line: CommandLine | None) -> None:
+    def __init__(self, number: str, update: Update, line: CommandLine | None) -> None:
+        self.number = number
         self.update = update
         self.line = line
-        self.stop: Interrupt | None = None
-        self.done = anyio.Event()
-        self.error: BaseException | None = None
-
-    async def wait(self) -> None:
-        await self.done.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class ChatConversation:
@@ -83,44 +83,89 @@ class ChatConversation:
         self._showing: Showing | None = None
         self._serving: anyio.CancelScope | None = None
         self._burst = ("", "", float("-inf"))
-        self._fired: deque[str] = deque(maxlen=FIRED_MAX)
+        self._fired: dict[str, Interrupt | None] = {}
+        """The stops that were delivered, by the keys of their updates."""
+        self._files = Fetches(run.channel, run.spawn, self._is_heard)
+        self._drained = anyio.Event()
         self._replying = 0
 
     @property
     def session_id(self) -> str:
-        parts = [self._run.channel.name, self.chat.id, *filter(None, [self.chat.thread])]
-        named = ":".join(quote(part, safe="!@$-_.+") for part in parts)
-        if len(named) > 150:
-            named = f"{named[:100]}~{hashlib.sha256(named.encode()).hexdigest()[:32]}"
-        return named if self._known.number == 1 else f"{named}~{self._known.number}"
+        return session_id_of(self._run.channel.name, self.chat, self._known.number)
+
+    @property
+    def unsent(self) -> int:
+        """How many messages wait to be sent."""
+        return self._outbox.unsent if self._outbox is not None else 0
+
+    @property
+    def unhandled(self) -> int:
+        """How many updates and events wait to be handled."""
+        actor = self._run.engine.actor_in_memory(self.session_id)
+        if actor is None or self._showing is None:
+            return len(self._lane) + self._replying
+        behind = max(0, actor.durable_seq - self._seen_seq)
+        return len(self._lane) + self._replying + behind
+
+    @property
+    def _seen_seq(self) -> int:
+        """How far the session's log was read, by this conversation or an earlier one."""
+        seen = self._showing.picture.seq if self._showing is not None else 0
+        return max(self._known.seq, seen)
 
     # In: the lane
 
-    def post(self, update: Update, line: CommandLine | None) -> Posted:
-        """Take an update. A stop takes effect before this returns; nothing is waited for."""
-        posted = Posted(update, line)
-        if _is_stop(posted) and update.key not in self._fired:
-            self._fired.append(update.key)
-            posted.stop = self._stop_now(update)
+    def stop_at_once(self, update: Update) -> None:
+        """What runs is cancelled when this returns. `post` follows, and brings the reply."""
+        if update.key in self._fired:
+            return
+        self._fired[update.key] = self._stop_now(update)
+        while len(self._fired) > FIRED_MAX:
+            del self._fired[next(iter(self._fired))]
+        self._files.stop()
+
+    def post(self, posted: Posted) -> None:
+        """Take an update. Nothing is waited for."""
+        if len(self._lane) >= LANE_MAX and not stops(posted.update, posted.line):
+            self._later(partial(self._refuse, posted, "too much waits here already"))
+            return
         self._lane.append(posted)
+        self._files.begin(posted.update)
+        if stops(posted.update, posted.line):
+            self._files.stop()
         if not self._in_lane:
             self._in_lane = True
             self._run.spawn(self._work)
-        return posted
 
     async def _work(self) -> None:
+        tries = 0
         while self._lane:
             posted = self._lane[0]
             try:
                 await self._open()
-                await self._handle(posted)
-            except Exception as error:  # boundary: the platform delivers it again
+                if tries < TRIES_MAX:
+                    await self._handle(posted)
+                else:
+                    await self._refuse(posted, "it could not be handled")
+            except Exception as error:  # boundary: it is tried again, and then refused
                 _log.warning("%s: an update of %s: %s", self._run.channel.name, self.chat.id, error)
-                posted.error = error
+                self._run.failed(str(error) or type(error).__name__)
+                await anyio.sleep(min(RETRY_FIRST_S * 2**tries, RETRY_MAX_S))
+                tries += 1
+                continue
             self._lane.popleft()
-            posted.done.set()
+            self._files.forget(posted.update)
+            self._run.handled(posted.number)
+            tries = 0
         self._in_lane = False
         self._rest_soon()
+
+    async def _refuse(self, posted: Posted, why: str) -> None:
+        """Nothing that was confirmed to the platform disappears without a word."""
+        await self._open()
+        await self._reply(posted.update.key, f"Not taken: {why}.")
+        if posted not in self._lane:
+            self._run.handled(posted.number)
 
     async def _handle(self, posted: Posted) -> None:
         update = posted.update
@@ -131,7 +176,7 @@ class ChatConversation:
         elif update.kind is UpdateKind.EDITED:
             await self._edited(update)
         elif update.kind is UpdateKind.COMMAND:
-            await self._reply(update.key, CHAT_PROGRAM_HELP)
+            await self._unknown_command(update)
         else:
             await self._said(update)
 
@@ -141,10 +186,10 @@ class ChatConversation:
         heard = await self._ledger.heard(self.chat, update.key)
         if heard is not None and (heard.message or heard.command):
             return
-        if heard is not None:
+        if heard is not None and heard.sender in ("", update.sender.id):
             # An edit of it came first.
             update = _replace(update, text=heard.text)
-        question = self._question_of(update.target)
+        question = self._question_of(update.target) or self._asked_freely()
         if question:
             await self._ledger.hear(self.chat, update.key, Heard(text=update.text, command=True))
             await self._answer(question, update.text, update)
@@ -164,7 +209,7 @@ class ChatConversation:
 
     async def _send(self, update: Update, text: str, mode: Mode, group: str | None) -> None:
         session = await self._opened()
-        attachments, unfetched = await fetch_all(self._run.channel, update.attachments)
+        attachments, unfetched = await self._files.files_of(update)
         said = "\n".join(filter(None, [text, *unfetched])) or "(a file)"
         if self.chat.kind is ChatKind.GROUP:
             said = words.spoken_by(update.sender.name, said)
@@ -184,8 +229,12 @@ class ChatConversation:
         except (InboxFull, UserError) as error:
             await self._reply(update.key, f"Not taken: {error}.")
             return
-        heard = Heard(session.id, sent.message, update.text)
+        heard = Heard(session.id, sent.message, update.text, sender=update.sender.id)
         await self._ledger.hear(self.chat, update.key, heard)
+
+    async def _is_heard(self, update: Update) -> bool:
+        heard = await self._ledger.heard(self.chat, update.key)
+        return heard is not None and bool(heard.message or heard.command)
 
     # Edits
 
@@ -193,8 +242,11 @@ class ChatConversation:
         heard = await self._ledger.heard(self.chat, update.key)
         if heard is None:
             # Words from before the pairing, or an edit that overtook its message.
-            early = Heard(text=update.text, version=update.version)
-            await self._ledger.hear(self.chat, update.key, early)
+            early = Heard(text=update.text, version=update.version, sender=update.sender.id)
+            if update.addressed or self.chat.kind is ChatKind.PRIVATE:
+                await self._ledger.hear(self.chat, update.key, early)
+            return
+        if heard.sender not in ("", update.sender.id):
             return
         if heard.command or heard.text == update.text or update.version < heard.version:
             return
@@ -245,7 +297,7 @@ class ChatConversation:
         if heard is not None:
             assert self._outbox is not None
             replied = f"reply.{update.key}" in self._outbox.rows
-            if not replied and posted.stop is None and heard.text == "begun":
+            if not replied and update.key not in self._fired and heard.text == "begun":
                 await self._reply(update.key, words.UNFINISHED)
             return
         mode = {ChatCommand.QUEUE: Mode.QUEUE, ChatCommand.REDIRECT: Mode.INTERRUPT}.get(
@@ -265,10 +317,11 @@ class ChatConversation:
         if command in STOPS:
             aim = self._aim(posted.update)
             self._mute(aim)
-            first = posted.stop
+            first = self._fired.get(key)
             last = session.interrupt_now(by=self._by(posted), expected_turn=aim)
             if command is ChatCommand.NEW:
                 await last.receipt()
+                await self._until_drained()
                 await self._begin_new(key)
             else:
                 self._later(partial(self._tell_receipt, key, first, last))
@@ -279,10 +332,20 @@ class ChatConversation:
             await self._reply(key, words.status_in_short(await session.state()))
         elif command is ChatCommand.QUEUE:
             await self._reply(key, words.inbox_in_short(await session.state()))
+        elif command is ChatCommand.CONTINUE:
+            await self._continue(key, session)
         elif command is ChatCommand.REDIRECT:
             await self._reply(key, "Say what to do instead: /redirect WORDS")
         else:
             await self._reply(key, CHAT_PROGRAM_HELP)
+
+    async def _continue(self, key: str, session: Session[object]) -> None:
+        try:
+            await session.continue_()
+        except TooLate:
+            await self._reply(key, words.NOTHING_HELD)
+        else:
+            await self._reply(key, words.GOES_ON)
 
     def _later(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
         """What takes a while does not hold up the lane; the conversation does not rest before."""
@@ -312,7 +375,10 @@ class ChatConversation:
                 )
                 return
         stopped = [each for each in receipts if each.status is ReceiptStatus.STOPPED]
-        await self._reply(key, words.receipt_in_short((stopped or receipts[-1:])[0]))
+        # The first stop says what was stopped; the last what is held, for more was accepted then.
+        stored = all(each.stored for each in receipts)
+        told = _replace((stopped or receipts[-1:])[0], held=receipts[-1].held, stored=stored)
+        await self._reply(key, words.receipt_in_short(told))
 
     async def _undo(self, key: str, by: str) -> None:
         session = await self._opened()
@@ -323,6 +389,18 @@ class ChatConversation:
             return
         effects = "".join(f"\nNot undone: {each}" for each in undone.effects)
         await self._reply(key, f"Taken back: {' '.join(undone.text.split())[:200]}{effects}")
+
+    async def _until_drained(self) -> None:
+        """Until everything that the session has said before was sent: none of it is lost."""
+        while not self._is_drained:
+            self._drained = anyio.Event()
+            await self._drained.wait()
+
+    @property
+    def _is_drained(self) -> bool:
+        actor = self._run.engine.actor_in_memory(self.session_id)
+        is_read = actor is None or (actor.turn is None and self._seen_seq >= actor.durable_seq)
+        return self._outbox is None or (is_read and self._outbox.is_empty)
 
     async def _begin_new(self, key: str) -> None:
         """The next session of this chat; the one before is stopped and settled."""
@@ -343,6 +421,22 @@ class ChatConversation:
             return ""
         found = (p.question for p in self._outbox.rows.values() if p.platform_id == platform_id)
         return next(found, "")
+
+    def _asked_freely(self) -> str:
+        """The question that the next words answer, where nobody can reply to one message: the
+        oldest open one without choices, once it can be read. An approval has choices."""
+        if self._run.channel.traits.replies or self._outbox is None or self._showing is None:
+            return ""
+        read = {p.question for p in self._outbox.rows.values() if p.platform_id}
+        questions = self._showing.picture.questions.values()
+        free = (q.id for q in questions if q.open and not q.question.choices and q.id in read)
+        return next(free, "")
+
+    async def _unknown_command(self, update: Update) -> None:
+        """Names the commands, once. A code that has paired its sender is heard already."""
+        if await self._ledger.heard(self.chat, update.key) is None:
+            await self._ledger.hear(self.chat, update.key, Heard(text=update.text, command=True))
+            await self._reply(update.key, CHAT_PROGRAM_HELP)
 
     async def _pressed(self, update: Update) -> None:
         if await self._ledger.heard(self.chat, update.key) is not None:
@@ -373,12 +467,18 @@ class ChatConversation:
         await self._reply(key, text)
 
     async def _reply(self, key: str, text: str) -> None:
-        assert self._outbox is not None
+        outbox = self._outbox
+        assert outbox is not None
         piece = Piece(f"reply.{key}", "", text[: self._run.channel.traits.text_max])
-        if piece.key not in self._outbox.rows:
-            self._outbox.rows[piece.key] = piece
+        if piece.key in outbox.rows:
+            return
+        self._replying += 1
+        try:
             await self._ledger.keep_piece(self.session_id, piece)
-            self._outbox.put_reply(piece)
+        finally:
+            self._replying -= 1
+        if outbox.rows.setdefault(piece.key, piece) is piece:
+            outbox.put_reply(piece)
 
     async def resume(self) -> None:
         await self._open()
@@ -405,24 +505,47 @@ class ChatConversation:
             await self._opened()
             rows = await self._ledger.pieces(self.session_id)
             outbox = Outbox(
-                self._run.channel, self.chat, self._ledger, self.session_id, rows, self._run.failed
+                self._run.channel,
+                self.chat,
+                self._ledger,
+                self.session_id,
+                rows,
+                self._run.failed,
+                self._run.now,
             )
             for piece in rows.values():
                 if piece.key.startswith("reply.") and piece.state is not PieceState.SENT:
                     outbox.put_reply(piece)
             self._outbox = outbox
             self._showing = Showing(
-                self.session_id, self._run.channel.name, self._run.channel.traits.text_max, outbox
+                self.session_id, self._run.channel.name, self._run.channel.traits, outbox
             )
             self._serving = anyio.CancelScope()
             self._run.spawn(partial(self._serve, self._serving, outbox, self._showing))
 
     async def _serve(self, scope: anyio.CancelScope, outbox: Outbox, showing: Showing) -> None:
         with scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(outbox.run, self._settled, self._rest_soon)
-                await self._follow(showing)
-                # The session is not ours any more, or the engine closes: send what there is.
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(outbox.run, self._settled, self._rest_soon)
+                    await self._follow(showing)
+                    # The session is not ours any more, or the engine closes: send what there is.
+            except Exception as error:  # boundary: a fault of this chat's, such as a full disk
+                _log.exception("%s: %s", self._run.channel.name, self.chat.id)
+                self._run.failed(f"a fault: {error}")
+                await anyio.sleep(FAULT_S)
+                if self._outbox is outbox:
+                    self._close()
+                    self._run.spawn(self._reopen)
+
+    async def _reopen(self) -> None:
+        """Begin anew from what is durable."""
+        while self._outbox is None:
+            try:
+                await self._open()
+            except Exception as error:  # boundary: the fault lasts
+                self._run.failed(f"a fault: {error}")
+                await anyio.sleep(RETRY_MAX_S)
 
     async def _follow(self, showing: Showing) -> None:
         session, after = await self._opened(), self._known.seq
@@ -453,6 +576,7 @@ class ChatConversation:
     # Rest
 
     def _rest_soon(self) -> None:
+        self._drained.set()
         if self._is_at_rest:
             self._run.spawn(self._rest)
 
@@ -467,7 +591,7 @@ class ChatConversation:
             actor.state.unfinished
             or actor.turn is not None
             or actor.state.questions
-            or self._showing.picture.seq < actor.durable_seq
+            or self._seen_seq < actor.durable_seq
         ):
             return False
         return self._outbox.is_empty and self._showing.picture.is_at_rest
@@ -479,10 +603,10 @@ class ChatConversation:
                 return
             assert self._outbox is not None
             assert self._showing is not None
-            seq = max(self._known.seq, self._showing.picture.seq)
-            self._known = _replace(self._known, seq=seq, open=False)
+            self._known = _replace(self._known, seq=self._seen_seq, open=False)
             over = [key for key, piece in self._outbox.rows.items() if not piece.question]
-            await self._ledger.settle(self._known, self.session_id, over)
+            handled = self._run.take_handled()
+            await self._ledger.settle(self._known, self.session_id, over, handled=handled)
             for key in over:
                 self._outbox.rows.pop(key, None)
             if not self._is_at_rest:
@@ -498,6 +622,16 @@ class ChatConversation:
         self._outbox = self._showing = self._serving = None
 
 
-def _is_stop(posted: Posted) -> bool:
-    stops = posted.line is not None and posted.line.command in STOPS
-    return stops or posted.update.kind is UpdateKind.PRESSED_STOP
+def session_id_of(channel: str, chat: ChatAddress, number: int = 1) -> str:
+    """The name of the session of a chat; `number` counts its sessions."""
+    parts = [channel, chat.id, *filter(None, [chat.thread])]
+    named = ":".join(quote(part, safe="!@$-_.+") for part in parts)
+    if len(named) > 150:
+        named = f"{named[:100]}~{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+    return named if number == 1 else f"{named}~{number}"
+
+
+def stops(update: Update, line: CommandLine | None) -> bool:
+    """Whether an update stops what runs."""
+    is_stop = line is not None and line.command in STOPS
+    return is_stop or update.kind is UpdateKind.PRESSED_STOP

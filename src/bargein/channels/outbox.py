@@ -3,8 +3,9 @@
 Four rules:
 
 - A piece has a row before it is sent and after. `SENDING` without a platform id is an outcome that
-  nobody knows: it is sent again under the same key where the platform has keys, and with a mark
-  where it has none. A piece with a platform id is changed by an edit, which may be repeated.
+  nobody knows: it is sent again under the same key where the platform has keys, in the same words,
+  and with a mark where it has none or may have forgotten it. A piece with a platform id is changed
+  by an edit, which may be repeated. A preview that is a message has such a row too.
 - Replies to commands go before answers, answers before previews. All of them, and typing, come out
   of one bucket; previews and typing leave one call free and are dropped when there is none.
 - After a stop nothing of the stopped turn is sent. A call that is on its way is let finish, because
@@ -13,6 +14,7 @@ Four rules:
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +22,15 @@ import anyio
 import msgspec
 
 from bargein.channels.bucket import Bucket
-from bargein.channels.contract import Channel, ChatAddress, ChatMessage, NotDelivered, RetryLater
+from bargein.channels.contract import (
+    Channel,
+    ChatAddress,
+    ChatKind,
+    ChatMessage,
+    NotDelivered,
+    NotReached,
+    RetryLater,
+)
 from bargein.channels.rows import Ledger, Piece, PieceState
 from bargein.channels.splitting import split
 from bargein.channels.words import SENT_AGAIN
@@ -59,6 +69,7 @@ class Outbox:
         session: str,
         rows: dict[str, Piece],
         failed: Callable[[str], None],
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._channel = channel
         self._chat = chat
@@ -66,11 +77,16 @@ class Outbox:
         self._session = session
         self.rows = rows
         self._failed = failed
-        self._bucket = Bucket(channel.traits.rate)
+        self._now = now
+        traits = channel.traits
+        in_group = chat.kind is ChatKind.GROUP and traits.group_rate is not None
+        self._bucket = Bucket((traits.group_rate if in_group else None) or traits.rate)
         self._replies: deque[Piece] = deque()
         self._pieces: deque[Piece | AllSent] = deque()
         self._preview: Preview | None = None
         self._shown = ""
+        self._open_preview = ""
+        """The key of a preview that is a message, and that nobody has ended yet."""
         self._typing_at = float("-inf")
         self._stopped: set[str] = set()
         self._more = anyio.Event()
@@ -82,7 +98,11 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        return not (self._replies or self._pieces or self.busy)
+        return not (self._replies or self._pieces or self.busy or self._open_preview)
+
+    @property
+    def unsent(self) -> int:
+        return len(self._replies) + len(self._pieces) + self.busy
 
     # What the conversation says. None of it waits.
 
@@ -132,6 +152,8 @@ class Outbox:
     def _idle_s(self) -> float | None:
         """How long until a preview or a sign of typing may be sent; None if there is none."""
         waits = []
+        if self._open_preview and not self._still_written:
+            waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
         if self._preview is not None and self._preview.text != self._shown:
             waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
         if self.working:
@@ -152,6 +174,9 @@ class Outbox:
             return True
         if self._bucket.wait_s(LEFT_FOR_OTHERS) > 0:
             return False
+        if self._open_preview and not self._still_written:
+            await self._end_preview()
+            return True
         if self._preview is not None and self._preview.text != self._shown:
             await self._send_preview(self._preview)
             return True
@@ -200,23 +225,41 @@ class Outbox:
         if known is not None and known.platform_id:
             same = (known.text, known.buttons) == (piece.text, piece.buttons)
             return same or await self._edit(known, piece)
-        if known is not None and known.state is PieceState.SENDING:
-            piece = _replace(piece, again=True)
-        return await self._send(piece)
+        if known is None or known.state is not PieceState.SENDING:
+            return await self._send(piece)
+        same = (known.text, known.buttons) == (piece.text, piece.buttons)
+        if same or not self._key_holds(known) or not self._channel.traits.edits:
+            return await self._send(_replace(piece, again=True, at=known.at))
+        # Under its key the platform keeps the words of the first try, if it has them: these again,
+        # and then an edit.
+        if not await self._send(_replace(known, again=True)):
+            return False
+        sent = self.rows[piece.key]
+        if piece.turn in self._stopped:
+            return True
+        return await self._edit(sent, piece) if sent.platform_id else await self._send(piece)
+
+    def _key_holds(self, piece: Piece) -> bool:
+        traits = self._channel.traits
+        return traits.keyed and self._now() - piece.at <= traits.key_lasts_s
 
     async def _send(self, piece: Piece) -> bool:
-        piece = _replace(piece, state=PieceState.SENDING)
+        piece = _replace(piece, state=PieceState.SENDING, at=piece.at or self._now())
+        marked = piece.again and not self._key_holds(piece)
         await self._keep(piece)
-        marked = piece.again and not self._channel.traits.keyed
+        if piece.turn in self._stopped:
+            # A stop came while the row was written.
+            await self._keep(_replace(piece, state=PieceState.DROPPED))
+            return True
         text = f"{SENT_AGAIN}\n{piece.text}" if marked else piece.text
-        message = ChatMessage(text, f"{self._session}.{piece.key}", piece.buttons)
+        message = ChatMessage(text, self._named(piece.key), piece.buttons, piece.exact)
         self._bucket.take()
         try:
             platform_id = await self._channel.send(self._chat, message)
         except RetryLater as error:
-            self._bucket.hold(error.after_s)
+            self._hold(error)
             if not piece.again:
-                await self._keep(_replace(piece, state=PieceState.WAITING))
+                await self._keep(_replace(piece, state=PieceState.WAITING, at=0.0))
             return False
         except NotDelivered as error:
             self._failed(str(error))
@@ -229,25 +272,32 @@ class Outbox:
         await self._keep(_replace(piece, state=PieceState.SENT, platform_id=platform_id))
         return True
 
+    def _hold(self, error: RetryLater) -> None:
+        self._bucket.hold(error.after_s)
+        if isinstance(error, NotReached):
+            self._failed(str(error))
+
     async def _edit(self, known: Piece, piece: Piece) -> bool:
-        message = ChatMessage(piece.text, f"{self._session}.{piece.key}", piece.buttons)
+        message = ChatMessage(piece.text, self._named(piece.key), piece.buttons, piece.exact)
         self._bucket.take()
         try:
             await self._channel.edit(self._chat, known.platform_id, message)
         except RetryLater as error:
-            self._bucket.hold(error.after_s)
+            self._hold(error)
             return False
         except NotDelivered as error:
             self._failed(str(error))
             if known.question:
                 return True
             # It cannot be changed any more: the words go out as a message of their own.
-            return await self._send(_replace(piece, platform_id="", again=False))
+            return await self._send(_replace(piece, platform_id="", again=False, at=0.0))
         except Exception as error:  # boundary: an adapter's; an edit may be repeated
             self._failed(str(error) or type(error).__name__)
             return False
         sent = _replace(piece, state=PieceState.SENT, platform_id=known.platform_id)
         await self._keep(sent)
+        if piece.key == self._open_preview:
+            self._open_preview = ""
         return True
 
     async def _keep(self, piece: Piece) -> None:
@@ -256,16 +306,23 @@ class Outbox:
 
     # Previews
 
+    @property
+    def _still_written(self) -> bool:
+        return self._preview is not None and self._preview.key == self._open_preview
+
     async def _send_preview(self, preview: Preview) -> None:
         self._shown = preview.text
-        text = split(preview.text, self._channel.traits.text_max - 2)[0] + " …"
-        if self._native:
+        text = split(preview.text, self._channel.traits.text_max - 2)[0]
+        known = self.rows.get(preview.key)
+        unsent = known is None or known.state is PieceState.WAITING
+        if self._native and self._channel.traits.previews_stay:
+            if unsent or (known is not None and known.platform_id):
+                await self._send_staying(preview, text, unsent=unsent)
+        elif self._native:
             self._bucket.take()
-            self._native = await self._show_native(preview.key, text)
+            await self._guarded_hint(lambda: self._show(preview.key, f"{text} …"))
         elif self._channel.traits.edits:
-            known = self.rows.get(preview.key)
-            piece = Piece(preview.key, preview.turn, text)
-            unsent = known is None or known.state is PieceState.WAITING
+            piece = Piece(preview.key, preview.turn, f"{text} …")
             if unsent or (known is not None and known.platform_id):
                 self.busy = True
                 try:
@@ -273,21 +330,61 @@ class Outbox:
                 finally:
                     self.busy = False
 
-    async def _show_native(self, key: str, text: str) -> bool:
-        shows = True
+    async def _send_staying(self, preview: Preview, text: str, *, unsent: bool) -> None:
+        """A preview that is a message: its row is written before it begins to exist, and after.
+        Its text is empty there, so that the final words are never the same."""
+        piece = Piece(preview.key, preview.turn, "")
+        if unsent:
+            await self._keep(_replace(piece, state=PieceState.SENDING, at=self._now()))
+            if piece.turn in self._stopped:
+                await self._keep(_replace(piece, state=PieceState.WAITING))
+                return
+        self._bucket.take()
+        self.busy = True
+        try:
+            shown = await self._channel.preview(self._chat, self._named(preview.key), text)
+        except RetryLater as error:
+            self._hold(error)
+            if unsent:
+                await self._keep(_replace(piece, state=PieceState.WAITING))
+            return
+        except NotDelivered as error:
+            # This chat takes no previews of the kind; nothing was sent.
+            self._failed(str(error))
+            self._native = False
+            if unsent:
+                await self._keep(_replace(piece, state=PieceState.WAITING))
+            return
+        except Exception as error:  # boundary: an adapter's; the final words are marked
+            self._failed(str(error) or type(error).__name__)
+            return
+        finally:
+            self.busy = False
+        if shown is None:
+            self._native = False
+            await self._keep(_replace(piece, state=PieceState.WAITING))
+        elif unsent:
+            self._open_preview = preview.key
+            await self._keep(_replace(piece, state=PieceState.SENT, platform_id=shown))
 
-        async def show() -> None:
-            nonlocal shows
-            shows = await self._channel.preview(self._chat, f"{self._session}.{key}", text)
+    async def _end_preview(self) -> None:
+        """Nothing more comes: its turn was stopped, or failed."""
+        key, self._open_preview = self._open_preview, ""
+        self._bucket.take()
+        await self._guarded_hint(lambda: self._show(key, ""))
 
-        await self._guarded_hint(show)
-        return shows
+    async def _show(self, key: str, text: str) -> None:
+        shown = await self._channel.preview(self._chat, self._named(key), text)
+        self._native = shown is not None
+
+    def _named(self, key: str) -> str:
+        return f"{self._session}.{key}"
 
     async def _guarded_hint(self, hint: Callable[[], Awaitable[None]]) -> None:
         """Nothing is lost if it fails."""
         try:
             await hint()
         except RetryLater as error:
-            self._bucket.hold(error.after_s)
+            self._hold(error)
         except Exception as error:  # boundary: an adapter's
             self._failed(str(error) or type(error).__name__)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from bargein.channels.contract import Button, ChatAddress, ChatKind
+from bargein.channels.contract import Button, ChatAddress, ChatKind, Update
 from bargein.contracts.value import Value
 
 T = TypeVar("T")
@@ -71,15 +71,16 @@ class MemoryRows:
 
 
 class Heard(Value, frozen=True):
-    """A message of a person's. `message` is its id in the session; empty for a command, for words
-    that were not accepted, and for an edit that came before its message. `text` is the last
-    known, and `version` that of the edit that brought it."""
+    """A message of the person `sender`. `message` is its id in the session; empty for a command,
+    for words that were not accepted, and for an edit that came before its message. `text` is the
+    last known, and `version` that of the edit that brought it."""
 
     session: str = ""
     message: str = ""
     text: str = ""
     version: float = 0.0
     command: bool = False
+    sender: str = ""
 
 
 class KnownChat(Value, frozen=True):
@@ -115,6 +116,9 @@ class Piece(Value, frozen=True):
     platform_id: str = ""
     again: bool = False
     question: str = ""
+    at: float = 0.0
+    """When it was first sent, in seconds since 1970: platforms forget keys."""
+    exact: bool = False
 
 
 class Pairing(Value, frozen=True):
@@ -182,13 +186,41 @@ class Ledger:
     async def cursor(self) -> str:
         return await self._get(str, "cursor") or ""
 
-    async def keep_cursor(self, cursor: str) -> None:
-        await self._put("cursor", cursor)
+    async def note(
+        self, updates: Sequence[tuple[str, Update]], done: Sequence[str], *, cursor: str = ""
+    ) -> None:
+        """Keep updates that are not handled yet, under numbers that sort, and the cursor with them;
+        forget those that were handled."""
+        rows = [self._row("update", update, number) for number, update in updates]
+        rows += [self._row("update", None, number) for number in done]
+        if cursor:
+            rows.append(self._row("cursor", cursor))
+        if rows:
+            await self.rows.put(rows)
+
+    async def noted(self) -> list[tuple[str, Update]]:
+        """What was not handled yet, in its order."""
+        found = await self.rows.scan("update", self._key(""))
+        return [
+            (key.rpartition(BETWEEN)[2], msgspec.msgpack.decode(body, type=Update))
+            for key, body in found
+        ]
+
+    async def forget_all(self) -> None:
+        """Everything of this channel: another bot of this name begins anew."""
+        rows: list[Row] = []
+        for kind in ("heard", "cursor", "chat", "piece", "pairing", "code", "health", "update"):
+            found = await self.rows.scan(kind, self._key(""))
+            rows += [Row(kind, key, None) for key, _ in found]
+            rows.append(self._row(kind, None))
+        await self.rows.put(rows)
 
     # Chats
 
     async def chat(self, chat: ChatAddress) -> KnownChat:
-        return await self._get(KnownChat, "chat", chat.id, chat.thread) or KnownChat(chat)
+        """The chat as it is now: a private one may have become a group."""
+        known = await self._get(KnownChat, "chat", chat.id, chat.thread)
+        return KnownChat(chat) if known is None else msgspec.structs.replace(known, chat=chat)
 
     async def keep_chat(self, known: KnownChat) -> None:
         await self._put("chat", known, known.chat.id, known.chat.thread)
@@ -205,11 +237,19 @@ class Ledger:
         await self._put("piece", piece, session, piece.key)
 
     async def settle(
-        self, known: KnownChat, session: str, done: Sequence[str], *, heard: str = ""
+        self,
+        known: KnownChat,
+        session: str,
+        done: Sequence[str],
+        *,
+        heard: str = "",
+        handled: Sequence[str] = (),
     ) -> None:
-        """Move the chat on, and forget the pieces that nobody asks about any more."""
+        """Move the chat on, and forget the pieces that nobody asks about any more, and the updates
+        that were handled."""
         rows = [self._row("chat", known, known.chat.id, known.chat.thread)]
         rows += [self._row("piece", None, session, key) for key in done]
+        rows += [self._row("update", None, number) for number in handled]
         if heard:
             rows.append(self._row("heard", Heard(command=True), known.chat.id, heard))
         await self.rows.put(rows)
@@ -222,10 +262,16 @@ class Ledger:
     async def pairings(self) -> list[Pairing]:
         return await self._scan(Pairing, "pairing")
 
-    async def pair(self, pairing: Pairing, code: PairingCode) -> None:
-        """Keep the pairing and use up the code, together."""
-        row = self._row("pairing", pairing, pairing.chat, pairing.person)
-        await self.rows.put([row, self._row("code", None, code.hash.hex())])
+    async def pair(self, pairing: Pairing, code: PairingCode, *, heard: str = "") -> None:
+        """Keep the pairing and use up the code, together. `heard` is the key of the message with
+        the code: delivered again, it is not taken for a command of the person who is now paired."""
+        rows = [
+            self._row("pairing", pairing, pairing.chat, pairing.person),
+            self._row("code", None, code.hash.hex()),
+        ]
+        if heard:
+            rows.append(self._row("heard", Heard(command=True), pairing.chat, heard))
+        await self.rows.put(rows)
 
     async def unpair(self, pairing: Pairing) -> None:
         await self._put("pairing", None, pairing.chat, pairing.person)

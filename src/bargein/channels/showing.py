@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bargein.cancel import Cause
 from bargein.channels import words
-from bargein.channels.contract import Button
+from bargein.channels.contract import Button, Traits
 from bargein.channels.rows import Piece
 from bargein.channels.splitting import split
 from bargein.contracts.event import TurnOutcome
@@ -37,10 +37,11 @@ ERROR_CHARACTERS_MAX = 500
 
 
 class Showing:
-    def __init__(self, session: str, channel: str, text_max: int, outbox: "Outbox") -> None:
+    def __init__(self, session: str, channel: str, traits: Traits, outbox: "Outbox") -> None:
         self.picture = Picture(session, turns_max=TURNS_MAX)
         self._channel = channel
-        self._text_max = text_max
+        self._text_max = traits.text_max
+        self._how_to_answer = words.REPLY_TO_ANSWER if traits.replies else words.NEXT_ANSWERS
         self._outbox = outbox
         self._answers: dict[str, int] = {}
 
@@ -90,13 +91,13 @@ class Showing:
     def _asked(self, asked: ShownQuestion) -> None:
         """With buttons while it is open. The last part has them, so all of it is read first."""
         text = words.question_in_words(asked.question)
-        buttons = tuple(Button(choice, choice) for choice in asked.question.choices)
+        buttons = tuple(Button(choice) for choice in asked.question.choices)
         if not asked.open:
             closing = f"Answered: {visible(asked.answer)}" if asked.answer else "Closed."
             text, buttons = f"{text}\n\n{closing}", ()
         elif not buttons:
-            text += "\n\nReply to this message to answer."
-        parts = split(text, self._text_max)
+            text += f"\n\n{self._how_to_answer}"
+        parts = split(text, self._text_max // 2, fences=False)
         for part, piece in enumerate(parts):
             last = part == len(parts) - 1
             self._outbox.put(
@@ -106,6 +107,7 @@ class Showing:
                     piece,
                     buttons if last else (),
                     question=asked.id if last else "",
+                    exact=True,
                 )
             )
 

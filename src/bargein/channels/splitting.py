@@ -11,8 +11,9 @@ _CUTS = ("\n\n", "\n", " ")
 CHARACTERS_MIN = 64
 
 
-def split(text: str, limit: int) -> list[str]:
-    """At least one piece; none is longer than `limit` characters."""
+def split(text: str, limit: int, *, fences: bool = True) -> list[str]:
+    """At least one piece; none is longer than `limit` characters. Without `fences` a fence is text
+    like any other, and nothing is added."""
     if limit < CHARACTERS_MIN:
         raise ValueError(f"a limit of {limit} characters is too small: {CHARACTERS_MIN} at least")
     pieces: list[str] = []
@@ -24,7 +25,7 @@ def split(text: str, limit: int) -> list[str]:
         closing_room = len(_fence_of(opening)) + 1
         at, skip = _cut(text, limit - max(closing_room, 16), len(opening))
         piece, text = text[:at], text[at + skip :]
-        opening = _open_fence(piece)
+        opening = _open_fence(piece) if fences else ""
         if opening:
             piece += ("" if piece.endswith("\n") else "\n") + _fence_of(opening)
         pieces.append(piece)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bargein.checkpoints.plan import Interval, UndoPlan
     from bargein.checkpoints.repository import Repository
 
+SpanAsked = tuple[str, str, bool]
 NAMED_MAX = 500
 DIFF_BYTES_MAX = 1 << 20
 
@@ -84,10 +85,13 @@ def _undo(repository: "Repository", request: dict[str, Any]) -> dict[str, Any]:
 
     now = take(repository)
     intervals = _intervals(repository, request["spans"])
-    plan = plan_undo(repository, intervals, now)
+    shared = [
+        interval for interval, span in zip(intervals, request["spans"], strict=True) if span[2]
+    ]
+    plan = plan_undo(repository, intervals, now, shared=shared)
     overrule = [path for path, _ in plan.kept if shown(path) in set(request["overrule"])]
     if overrule:
-        plan = plan_undo(repository, intervals, now, overrule=overrule)
+        plan = plan_undo(repository, intervals, now, shared=shared, overrule=overrule)
     if request["do"] == "preview" or plan.is_empty:
         return _told(plan, None, {})
     done = restore(repository, plan)
@@ -110,17 +114,19 @@ def _told(plan: "UndoPlan", span: list[str] | None, late: dict[bytes, str]) -> d
     return {"files": files[:NAMED_MAX], "more": max(len(files) - NAMED_MAX, 0), "span": span}
 
 
-def _intervals(repository: "Repository", spans: list[list[str]]) -> "list[Interval]":
+def _intervals(repository: "Repository", spans: list[SpanAsked]) -> "list[Interval]":
     from bargein.checkpoints.snapshot import read
 
-    known = {name: read(repository, name) for name in {each for span in spans for each in span}}
-    return [(known[before], known[after]) for before, after in spans]
+    known = {
+        name: read(repository, name) for name in {each for b, a, _ in spans for each in (b, a)}
+    }
+    return [(known[before], known[after]) for before, after, _ in spans]
 
 
-def _diff(repository: "Repository", spans: list[list[str]]) -> str:
+def _diff(repository: "Repository", spans: list[SpanAsked]) -> str:
     """One after the other: what others changed in between is not shown."""
     whole = b""
-    for before, after in spans:
+    for before, after, _ in spans:
         trees = (f"{before}:files", f"{after}:files")
         whole += repository.git("diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", *trees)
         if len(whole) > DIFF_BYTES_MAX:

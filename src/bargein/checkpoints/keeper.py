@@ -9,6 +9,7 @@ changed, or an undo is finished by the next child. Cancelling a caller ends its 
 """
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ import anyio
 
 from bargein.cancel import CancelSource
 from bargein.checkpoints.repository import Bounds
+from bargein.checkpoints.timeline import Stint, Timeline
 from bargein.contracts.checkpoint import (
     CheckpointError,
     FileFate,
@@ -46,7 +48,7 @@ class Keeper:
         bounds: Bounds = Bounds(),  # noqa: B008 - frozen
         request_s: float = 120.0,
     ) -> None:
-        self._workspace = str(workspace)
+        self.workspace = os.path.realpath(workspace)
         self._directory = directory
         self._containment = containment
         self._source = source
@@ -55,9 +57,13 @@ class Keeper:
         self._service: Service | None = None
         self._unread = b""
         self._one_at_a_time = anyio.Lock()
+        self._timeline = Timeline()
 
     async def save(self) -> str:
         return str((await self._request("save"))["id"])
+
+    def work(self) -> "KeptWork":
+        return KeptWork(self, self._timeline)
 
     async def preview(self, spans: Sequence[Span], overrule: Sequence[str] = ()) -> FilesUndone:
         return _read(await self._request("preview", spans=_pairs(spans), overrule=list(overrule)))
@@ -83,7 +89,7 @@ class Keeper:
     async def _request(self, what: str, **more: object) -> dict[str, Any]:
         request = {
             "do": what,
-            "workspace": self._workspace,
+            "workspace": self.workspace,
             "directory": str(self._directory),
             "bounds": asdict(self._bounds),
             **more,
@@ -96,7 +102,7 @@ class Keeper:
                 answered = True
             except TimeoutError:
                 raise CheckpointError(
-                    f"the snapshots of {self._workspace} took more than {self._request_s:g} s"
+                    f"the snapshots of {self.workspace} took more than {self._request_s:g} s"
                 ) from None
             finally:
                 if not answered:
@@ -143,6 +149,30 @@ class Keeper:
         return self._service
 
 
+class KeptWork:
+    """`contracts.checkpoint.FolderWork`: with a snapshot on both sides."""
+
+    def __init__(self, keeper: Keeper, timeline: Timeline) -> None:
+        self._keeper = keeper
+        self._timeline = timeline
+        self._work = Stint()
+
+    async def begins(self) -> None:
+        snapshot: str | None = None
+        try:
+            snapshot = await self._keeper.save()
+        finally:
+            self._timeline.begins(self._work, snapshot)
+
+    async def ends(self) -> tuple[Span, ...]:
+        snapshot: str | None = None
+        try:
+            snapshot = await self._keeper.save() if self._work.since is not None else None
+        finally:
+            spans = self._timeline.ends(self._work, snapshot)
+        return spans
+
+
 def _environment() -> dict[str, str]:
     import os
 
@@ -150,8 +180,8 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _pairs(spans: Sequence[Span]) -> list[list[str]]:
-    return [[span.before, span.after] for span in spans]
+def _pairs(spans: Sequence[Span]) -> list[tuple[str, str, bool]]:
+    return [(span.before, span.after, span.shared) for span in spans]
 
 
 def _read(answer: dict[str, Any]) -> FilesUndone:

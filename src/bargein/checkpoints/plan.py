@@ -8,12 +8,15 @@ through from the last to the first, each path on its own:
 - It is already what it was then: nothing is to be done.
 - It is something else: somebody changed it since. It is kept, and named. The user may choose to
   take it back all the same.
+- Calls of other sessions were at work in the same interval: nobody knows whose doing it is. It is
+  kept, and named, and the user may choose.
 - A snapshot does not cover it: nobody knows what it was. It is kept, and named.
 
 Redo is the undo of an undo. Its interval ends with what the undo itself left (`after_undo`) and not
 with a look at the files, which the user may have changed while the undo worked.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,6 +48,7 @@ class WhyKept(StrEnum):
     """Why a path is kept as it is."""
 
     CHANGED = "changed since"
+    SHARED = "another session worked here too"
     UNCOVERED = "not covered"
     LOST = "gone, and not covered"
 
@@ -97,16 +101,31 @@ class Changes:
     gone: dict[bytes, int] = field(default_factory=dict)
     modes: dict[bytes, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def paths(self) -> set[bytes]:
+        return {*self.files, *self.made, *self.gone, *self.modes}
+
+    def without_folders(self, paths: Collection[bytes]) -> "Changes":
+        """The same without what happened to these folders."""
+        return Changes(
+            self.files,
+            {path for path in self.made if path not in paths},
+            {path: mode for path, mode in self.gone.items() if path not in paths},
+            {path: modes for path, modes in self.modes.items() if path not in paths},
+        )
+
 
 def plan_undo(
     repository: Repository,
     intervals: Sequence[Interval],
     now: Snapshot,
     *,
+    shared: Collection[Interval] = (),
     overrule: Collection[bytes] = (),
 ) -> UndoPlan:
-    """Plans to take the intervals back; they are in the order in which they happened. `overrule`
-    are paths that go back although somebody changed them since."""
+    """Plans to take the intervals back; they are in the order in which they happened. `shared` are
+    those in which others were at work too. `overrule` are paths that go back although somebody
+    changed them since, or others may have."""
     here: Entries | None = None
     wanted: dict[bytes, FileEntry | None] = {}
     kept: dict[bytes, WhyKept] = {}
@@ -119,11 +138,17 @@ def plan_undo(
         if here is None:
             here = entries(repository, now)
         changed = changes(repository, before, after)
+        others = changed.paths.difference(overrule) if (before, after) in shared else set[bytes]()
+        changed = changed.without_folders(others)
+        folders = others - changed.files.keys() - kept.keys()
+        kept |= dict.fromkeys(folders, WhyKept.SHARED)
         for path, (then, left) in changed.files.items():
             if path in kept:
                 continue
             current = wanted.get(path, here.get(path))
             why = _why_kept(path, then, left, current, before, now, path in overrule)
+            if path in others and current != then:
+                why = why or WhyKept.SHARED
             if why is not None:
                 kept[path] = why
                 wanted.pop(path, None)
@@ -139,6 +164,8 @@ def plan_undo(
         if gone:
             there = {each for path in here for each in with_parents(path)} | now.folders.keys()
             kept |= dict.fromkeys(gone - there - kept.keys() - {b""}, WhyKept.LOST)
+        # A folder that was made here is another one than the folder of that name before.
+        modes = {path: change for path, change in modes.items() if path not in changed.made}
         for path, (old, new) in changed.modes.items():
             later = modes.get(path)
             modes[path] = FolderMode(path, later.seen if later else new, old)
@@ -148,13 +175,27 @@ def plan_undo(
         for path, entry in sorted(wanted.items())
         if here.get(path) != entry
     ]
+    lost |= {path: change.wanted for path, change in modes.items() if path in lost}
     return UndoPlan(
         tuple(steps),
         tuple(sorted(lost.items())),
-        tuple(sorted(made, reverse=True)),
+        tuple(sorted(_folders_there(made, here, now), reverse=True)),
         tuple(modes[path] for path in sorted(modes) if path not in lost),
         tuple(sorted(kept.items())),
     )
+
+
+def _folders_there(folders: Collection[bytes], here: Entries, now: Snapshot) -> list[bytes]:
+    """Those of the folders that are there now."""
+    if not folders:
+        return []
+    files = sorted(here)
+
+    def has_file(folder: bytes) -> bool:
+        place = bisect_left(files, folder + b"/")
+        return place < len(files) and files[place].startswith(folder + b"/")
+
+    return [folder for folder in folders if folder in now.folders or has_file(folder)]
 
 
 def _why_kept(

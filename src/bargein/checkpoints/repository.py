@@ -29,6 +29,7 @@ GIT_S_MAX = 600.0
 LOOSE_MAX = 10_000
 
 _ATTRIBUTES = "* -text -ident -filter -working-tree-encoding !diff -merge\n"
+# Refs must stay files of their own, because `kept` looks for these.
 _CONFIG = """\
 [core]
 	repositoryformatversion = 0
@@ -43,6 +44,7 @@ _CONFIG = """\
 	looseCompression = 1
 [gc]
 	auto = 0
+	packRefs = false
 [index]
 	version = 4
 	skipHash = true
@@ -314,9 +316,17 @@ def exclude_rules(repository: Repository) -> list[str | bytes]:
     return rules
 
 
+def _holds(path: Path, text: str) -> bool:
+    with suppress(FileNotFoundError):
+        return path.read_text() == text
+    return False
+
+
 def _make(own: Path, workspace: str) -> None:
-    """Makes the repository; one that was left half made is made whole."""
+    """Makes the repository; one that was left half made, or made by an older version, is made
+    whole."""
     git = own / "git"
+    git.mkdir(mode=0o700, exist_ok=True)
     for folder in ("objects", "refs", "info"):
         (git / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in (
@@ -324,7 +334,7 @@ def _make(own: Path, workspace: str) -> None:
         ("info/attributes", _ATTRIBUTES),
         ("HEAD", "ref: refs/heads/none\n"),
     ):
-        if not (git / name).exists():
+        if not _holds(git / name, text):
             new = git / f"{name}.new"
             with open(new, "w", opener=private) as file:
                 file.write(text)

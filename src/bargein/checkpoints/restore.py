@@ -241,6 +241,10 @@ class _Kept(Exception):
     """The path stays as it is; the message says why."""
 
 
+class _FolderGone(_Kept):
+    """Nothing can be there: the folder that it was in does not exist."""
+
+
 def _do(progress: _Progress, path: bytes, act: Callable[[], None]) -> None:
     try:
         act()
@@ -253,9 +257,9 @@ def _do(progress: _Progress, path: bytes, act: Callable[[], None]) -> None:
 
 
 def _leave(root: int, staged: int, number: int, step: UndoStep) -> None:
-    """Moves a file that is to go into the stage."""
+    """Moves a file that is to go into the stage. After a crash its folder may be gone, too."""
     name = b"%d.old" % number
-    with _parent(root, step.path) as (folder, own):
+    with suppress(_FolderGone), _parent(root, step.path) as (folder, own):
         if look(folder, own) is not None:
             _rename(folder, own, staged, name, _NOREPLACE)
         moved = look(staged, name)
@@ -267,7 +271,7 @@ def _leave(root: int, staged: int, number: int, step: UndoStep) -> None:
 def _come(root: int, staged: int, number: int, step: UndoStep) -> None:
     """Gives a staged file its name."""
     name = b"%d" % number
-    with _parent(root, step.path, make=True) as (folder, own):
+    with _parent(root, step.path, make=step.seen is None) as (folder, own):
         found = look(folder, own)
         if found != step.wanted:
             if (found is None) != (step.seen is None):
@@ -323,12 +327,16 @@ def _change_mode(root: int, change: FolderMode) -> None:
 
 
 def _remove_folder(root: int, path: bytes) -> bool:
-    """Removes it if it is empty. Whatever else is in it is somebody's."""
-    with suppress(OSError, _Kept), _parent(root, path) as (folder, name):
-        with suppress(FileNotFoundError):
+    """Removes it if it is empty. Whatever else is in it is somebody's. Returns whether it is gone:
+    an undo that a crash interrupted may have removed it, and the folder that it was in."""
+    try:
+        with _parent(root, path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
+    except (FileNotFoundError, _FolderGone):
         return True
-    return False
+    except (OSError, _Kept):
+        return False
+    return True
 
 
 @contextmanager
@@ -347,7 +355,7 @@ def _parent(root: int, path: bytes, *, make: bool = False) -> Iterator[tuple[int
                 if error.errno in (errno.ENOTDIR, errno.ELOOP):
                     raise _Kept(f"{os.fsdecode(each)} is no folder any more") from error
                 if error.errno == errno.ENOENT:
-                    raise _Kept("its folder is gone") from error
+                    raise _FolderGone("its folder is gone") from error
                 raise
             os.close(opened)
             opened = below

@@ -7,9 +7,14 @@ function in `_ARGUMENTS`.
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bargein import __version__
-from bargein.cli.gateway_arguments import add_serve_arguments, add_token_arguments
+from bargein.cli.gateway_arguments import (
+    add_channels_arguments,
+    add_serve_arguments,
+    add_token_arguments,
+)
 from bargein.cli.names import model_name, session_name
 from bargein.cli.streams import as_written
 
@@ -49,7 +54,10 @@ examples:
   BARGEIN_TOKEN=... bargein attach https://agents.example -c
 """
 
-GO_ON = "continue the last session"
+GO_ON = "continue the last session of this folder"
+GO_ON_THERE = "continue the last session"
+SHARE = "let a guest into the chat: show an address and a QR code, as /share does"
+ANY_FOLDER = "with -c: of any folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,19 @@ class Subcommand:
 
 COMMANDS = {
     "chat": Subcommand("talk to an agent in this terminal (the default)", "bargein.cli.chat"),
+    "host": Subcommand("run this user's sessions; terminals start it", "bargein.cli.host"),
     "attach": Subcommand("talk to an agent of a server elsewhere", "bargein.cli.attach"),
     "run": Subcommand("one turn, then exit", "bargein.cli.run"),
+    "stop": Subcommand("stop everything that runs, in all sessions", "bargein.cli.stop"),
     "serve": Subcommand("the HTTP API and the web page", "bargein.cli.serve"),
     "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
     "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
-    "mcp": Subcommand("add, list, test or remove MCP servers", "bargein.cli.mcp"),
+    "mcp": Subcommand(
+        "add, list, test, sign in to or remove MCP servers; be one", "bargein.cli.mcp"
+    ),
+    "channels": Subcommand(
+        "add, list, test, pair or remove chat platforms", "bargein.cli.channels"
+    ),
     "backup": Subcommand("back up all data, also while it is in use", "bargein.cli.backups"),
     "restore": Subcommand("restore a backup", "bargein.cli.backups"),
     "store": Subcommand("copy all sessions from one store to another", "bargein.cli.store_copy"),
@@ -140,11 +155,34 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--resume", type=session_name, metavar="ID", default=silent, help="continue this session"
     )
+    parser.add_argument("--all", action="store_true", default=silent, help=ANY_FOLDER)
+    parser.add_argument("--share", action="store_true", default=silent, help=SHARE)
     parser.add_argument(
         "--plain", action="store_true", default=silent, help="write line by line, draw nothing"
     )
     _add_model(parser)
     _add_mode(parser)
+
+
+def _add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all", action="store_true", help="every turn and all background calls of this user"
+    )
+
+
+def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ready",
+        type=_descriptor,
+        metavar="FD",
+        help="for the terminal that starts it: the descriptor to say on that it can be reached",
+    )
+
+
+def _descriptor(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 8):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a descriptor")
+    return int(text)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +217,7 @@ def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = ATTACH_EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-c", "--continue", dest="go_on", action="store_true", help=GO_ON)
+    which.add_argument("-c", "--continue", dest="go_on", action="store_true", help=GO_ON_THERE)
     which.add_argument("--resume", type=session_name, metavar="ID", help="continue this session")
     parser.add_argument(
         "--plain",
@@ -342,8 +380,24 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _TakesCommand(Parser):
+    """Says where `--` belongs, if the command that it is given has options of its own."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given, others = super().parse_known_args(args, namespace)
+        if others and getattr(given, "words", None):
+            name, command = given.name, given.words[0]
+            self.error(
+                f"{others[0]} is not an option of this command; put -- before a command that has "
+                f"options: {self.prog} {name} -- {command} {others[0]} ..."
+            )
+        return given, others
+
+
 def _add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="ACTION", required=True, parser_class=_TakesCommand
+    )
     adding = actions.add_parser("add", help="add a server to your own file")
     adding.add_argument("name", type=as_written)
     adding.add_argument("--url", type=as_written, default="", help="a server over HTTP")
@@ -388,16 +442,36 @@ examples:
     testing.add_argument("name", type=as_written, nargs="?", default="")
     removing = actions.add_parser("remove", help="remove a server from your own file")
     removing.add_argument("name", type=as_written)
+    signing_in = actions.add_parser("login", help="sign in to a server, in a browser")
+    signing_in.add_argument("name", type=as_written)
+    signing_in.add_argument(
+        "--no-browser",
+        dest="browser",
+        action="store_false",
+        help="only print the address to open",
+    )
+    signing_out = actions.add_parser("logout", help="forget the token of a server")
+    signing_out.add_argument("name", type=as_written)
+    serving = actions.add_parser(
+        "serve",
+        help="offer the agent as a tool to an MCP client, over standard input and output",
+        description="An MCP client starts this in the folder in which the agent is to work.",
+    )
+    _add_model(serving)
+    _add_mode(serving)
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "chat": _add_chat_arguments,
+    "host": _add_host_arguments,
+    "stop": _add_stop_arguments,
     "attach": _add_attach_arguments,
     "doctor": _add_model,
     "run": _add_run_arguments,
     "serve": add_serve_arguments,
     "token": add_token_arguments,
     "mcp": _add_mcp_arguments,
+    "channels": add_channels_arguments,
     "sessions": _add_sessions_arguments,
     "backup": _add_backup_arguments,
     "restore": _add_restore_arguments,

@@ -3,21 +3,35 @@ terminal leaves."""
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from getpass import getpass
 
 from bargein.cli.attached import AttachedEngine
 from bargein.cli.chat import converse
 from bargein.cli.chat.any_engine import AnyEngine
+from bargein.cli.event_loop import run_in_loop
 from bargein.client.address import parse_address
 from bargein.errors import UserError
 from bargein.runtime.config import TOKEN_VARIABLE, Config
+
+TAKEN = """you are {name} here; the invitation is used up. To come back, give the address with
+#token={token}"""
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
     # All of it is looked at before the screen is taken.
     address = parse_address(given.address, given.fingerprint)
-    token = address.token or config.environment.get(TOKEN_VARIABLE) or _asked()
+    invited_to = ""
+    token, resume = address.token or config.environment.get(TOKEN_VARIABLE), given.resume
+    if address.code is not None:
+        from bargein.client.joining import join
+
+        joined = run_in_loop(join, address)
+        token, resume = joined.token, joined.session
+        invited_to = joined.session
+        print(TAKEN.format(name=joined.principal, token=token), file=sys.stderr)
+    token = token or _asked()
 
     def open_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
         return AttachedEngine(
@@ -26,9 +40,10 @@ def main(given: argparse.Namespace, config: Config) -> int:
             token=token,
             fingerprint=given.fingerprint,
             on_notice=on_notice,
+            invited_to=invited_to,
         )
 
-    return converse(config, resume=given.resume, go_on=given.go_on, open_engine=open_engine)
+    return converse(config, resume=resume, go_on=given.go_on, open_engine=open_engine)
 
 
 def _asked() -> str:

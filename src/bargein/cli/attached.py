@@ -1,35 +1,63 @@
-"""An engine that another process runs, for the terminal: the owner of the data directory, or a
+"""An engine that another process runs, for the terminal: the host of the data directory, or a
 server elsewhere.
+
+Where that process lets sessions have places, each session works in its own folder with its own
+model: a new one where this terminal stands.
 
 Nothing that runs there ends with this terminal. What a terminal shows beside the events (whether a
 turn runs, what waits, the permission mode) is asked for when an event says that it may have
 changed, and is here before that event is shown.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from bargein.client import Client, NotFound, Session
+import anyio.to_thread
+import msgspec
+
+from bargein import __version__
+from bargein.cli.here import lent_environment, place_here, whole_model_name
+from bargein.cli.hosting import may_host, reach_host, wait_until_gone
+from bargein.client import Client, Disconnected, NotFound, Session, Unanswered
+from bargein.client.commands import FirstCommand, Resend
 from bargein.client.connection import ServerConnection
-from bargein.client.wire import Me, SessionSummary
-from bargein.contracts.event import Recorded, TextCheckpoint
-from bargein.contracts.live import Stopping
+from bargein.client.wire import (
+    GuestsReply,
+    HelloFrame,
+    InvitedReply,
+    Me,
+    PlaceReply,
+    PromptReply,
+    SessionSummary,
+    UnsharedReply,
+    read,
+)
+from bargein.contracts.event import Recorded, SessionPlaced, TextCheckpoint
+from bargein.contracts.live import Paused, Stopping
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.permission import PermissionMode
+from bargein.contracts.place import SessionPlace
+from bargein.contracts.receipt import Receipt
 from bargein.errors import BargeinError, UserError
+from bargein.mcp.overview import McpOverview
+from bargein.runtime.config import Config
+from bargein.runtime.data_directory import DOOR_FILE
+from bargein.runtime.directory_lock import owner_of
 from bargein.session.broadcast import Watched
 from bargein.session.state import SessionState
 
 if TYPE_CHECKING:
-    from bargein.mcp.prompts import ListedPrompt
-    from bargein.mcp.servers import ServerStatus
-    from bargein.process import Containment
+    from bargein.process import Containment, SandboxReport
 
 PATIENCE_S = 3600.0
+OWN_SENDERS = frozenset({"operator", "user"})
 LOST = "the connection is lost; trying again"
 BACK = "connected again"
+CONNECT_TRIES = 3
+GREET_S = 15.0
 
 
 class AttachedEngine:
@@ -44,8 +72,17 @@ class AttachedEngine:
         token: str | None = None,
         fingerprint: str | None = None,
         on_notice: Callable[[str], object] | None = None,
+        host_of: Config | None = None,
+        invited_to: str = "",
     ) -> None:
+        """`host_of`: the address is the door of this data directory. A host is started if there is
+        none, also when the connection is lost. `invited_to`: the session that this terminal is a
+        guest of."""
         self.attached_to = where
+        self._host_of = host_of
+        self._invited_to = invited_to
+        self._start = ""
+        self._placed: dict[str, SessionPlace] = {}
         self._on_notice = on_notice or (lambda words: None)
         self._client = Client(
             address,
@@ -53,18 +90,82 @@ class AttachedEngine:
             fingerprint=fingerprint,
             patience_s=PATIENCE_S,
             on_connected=self._connected,
+            before_connecting=self._reach if host_of is not None else None,
+            says_first=self._lend_again,
         )
         self._stack = AsyncExitStack()
         self._me: Me | None = None
         self._sessions: dict[str, AttachedSession] = {}
         self._containment: Containment | None = None
+        self._about = PlaceReply()
+        self._current: AttachedSession | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._client)
+            if self._host_of is not None:
+                await self._connect_to_host(self._host_of)
+                stack.push_async_exit(self._client)
+            else:
+                await stack.enter_async_context(self._client)
             self._me = await self._client.me()
+            if self._me.host and self._host_of is not None:
+                self.attached_to = f"the host of {self._host_of.home}"
             self._stack = stack.pop_all()
         return self
+
+    async def _connect_to_host(self, config: Config) -> None:
+        """A host may be leaving just now, or be of another version; then the next one is begun."""
+        for left in reversed(range(CONNECT_TRIES)):
+            await self._reach()
+            try:
+                with anyio.fail_after(GREET_S):
+                    await self._client.__aenter__()
+            except Disconnected:
+                if not left:
+                    raise
+                continue
+            except TimeoutError:
+                owner = owner_of(config.home)
+                raise UserError(
+                    f"{owner or 'the host'} does not answer at {config.home / DOOR_FILE}; end it "
+                    "and try again"
+                ) from None
+            hello = self._client.connection.hello
+            if hello is None or hello.version == __version__:
+                return
+            await self._replace(hello.version, config)
+        raise UserError(f"hosts of other versions keep starting on {config.home}; end them")
+
+    async def _replace(self, version: str, config: Config) -> None:
+        """Ends an idle host of another version. One that works is left alone. If its answer is
+        lost, the client has begun the next host by itself."""
+        owner = owner_of(config.home)
+        try:
+            await self._client.connection.ask(
+                "leave_host", body={"connected": True}, again=Resend.NEVER
+            )
+        except (Disconnected, Unanswered):
+            pass
+        except BargeinError as error:
+            raise UserError(
+                f"the sessions in {config.home} are run by version {version} ({owner}), and this "
+                f"is {__version__}: {error}. This version takes over when that one is idle, or has "
+                f"been ended: kill {owner.pid if owner else 'PID'}"
+            ) from None
+        finally:
+            await self._client.__aexit__(None, None, None)
+        await anyio.to_thread.run_sync(wait_until_gone, owner)
+
+    async def _reach(self) -> None:
+        assert self._host_of is not None
+        is_server = self._me is not None and not self._me.host
+        if is_server or not may_host(self._host_of):
+            # It is waited for: whoever started it starts it again.
+            return
+        if not await anyio.to_thread.run_sync(
+            partial(reach_host, self._host_of), abandon_on_cancel=True
+        ):
+            raise UserError(f"there can be no host of {self._host_of.home} here")
 
     async def __aexit__(
         self,
@@ -92,10 +193,68 @@ class AttachedEngine:
         made = AttachedSession(self._client.connection, found.id)
         await made.open()
         self._sessions[found.id] = made
+        self._current = made
+        made.on_placed = partial(self._look_at_place, made)
+        await self._place(made)
         return made
 
+    def child(self, session_id: str) -> Session:
+        return Session(self._client.connection, session_id)
+
+    async def _place(self, session: "AttachedSession", wanted: SessionPlace | None = None) -> None:
+        """Lends the session this terminal's environment; a new one gets its place, too."""
+        params = {"session": session.id}
+        if self._host_of is not None and self._me is not None and self._me.places:
+            place = wanted or session.latest.place or place_here(self._host_of)
+            said = self._lending(session.id, place, self._host_of)
+            ask = partial(self._client.connection.ask, said.do, params=said.params, body=said.body)
+            self._about = read(PlaceReply, await ask(again=Resend.SAME))
+            self._placed[session.id] = place
+        else:
+            self._about = read(
+                PlaceReply, await self._client.connection.ask("get_place", params=params)
+            )
+
+    async def _look_at_place(self, session: "AttachedSession") -> None:
+        """Another terminal may have chosen another model."""
+        if session is self._current:
+            with suppress(BargeinError):
+                self._about = read(PlaceReply, await self._ask("get_place"))
+
+    def _lending(self, session_id: str, place: SessionPlace, config: Config) -> FirstCommand:
+        body = {
+            "workspace": place.workspace,
+            "model": place.model,
+            "environment": lent_environment(config),
+        }
+        return FirstCommand("place_session", {"session": session_id}, body)
+
+    def _lend_again(self, hello: HelloFrame) -> Sequence[FirstCommand]:
+        """Another process has the places that are in logs, not that of a session in which nothing
+        was said yet, and nobody's environment."""
+        known, self._start = self._start, hello.start
+        session = self._current
+        if known in ("", hello.start) or self._host_of is None or session is None:
+            return ()
+        place = session.latest.place or self._placed.get(session.id)
+        return (self._lending(session.id, place, self._host_of),) if place is not None else ()
+
+    @property
+    def own_senders(self) -> frozenset[str]:
+        """By which names the words of whoever sits here are known. By the door that is the owner,
+        who was `user` where no server was asked."""
+        if self._host_of is not None:
+            return OWN_SENDERS
+        return frozenset({self._me.principal} if self._me is not None else ())
+
+    def workspace_of(self, session: SessionSummary) -> str:
+        """The folder of a session in a list."""
+        return session.workspace
+
     async def sessions(self, *, limit: int = 100) -> Sequence[SessionSummary]:
-        return [each for each in await self._client.sessions(limit=limit) if each.last_seq]
+        """Without those in which nothing was said yet, unless this terminal was invited to it."""
+        found = await self._client.sessions(limit=limit)
+        return [each for each in found if each.last_seq or each.id == self._invited_to]
 
     def state(self, session_id: str) -> SessionState | None:
         known = self._sessions.get(session_id)
@@ -108,48 +267,118 @@ class AttachedEngine:
     def in_background(self, *, but: str) -> list[str]:
         return []
 
+    async def stop_all(self) -> tuple[Receipt, ...]:
+        return await self._client.stop_all()
+
+    # Guests
+
+    @property
+    def sharing(self) -> "Self | None":
+        """A server elsewhere is shared by those who run it."""
+        return self if self._host_of is not None else None
+
+    async def invite_guest(self, session_id: str, name: str) -> InvitedReply:
+        """Shares a session with one more guest; returns an address that works once."""
+        return read(InvitedReply, await self._share("invite_guest", session_id, {"name": name}))
+
+    async def guests(self, session_id: str) -> GuestsReply:
+        return read(GuestsReply, await self._share("list_guests", session_id))
+
+    async def let_approve(self, session_id: str, name: str, *, approves: bool) -> GuestsReply:
+        body = {"approves": approves}
+        return read(GuestsReply, await self._share("change_guest", session_id, body, guest=name))
+
+    async def unshare(self, session_id: str) -> tuple[str, ...]:
+        """Ends the sharing of a session; returns who is out."""
+        return read(UnsharedReply, await self._share("unshare_session", session_id)).guests
+
+    async def _share(
+        self, do: str, session_id: str, body: dict[str, Any] | None = None, **params: str
+    ) -> bytes:
+        return await self._client.connection.ask(
+            do, params={"session": session_id, **params}, body=body or {}, again=Resend.SAME
+        )
+
     # The model and its tools
 
     @property
+    def has_places(self) -> bool:
+        """Whether sessions work in folders of their own there."""
+        return self._me is not None and self._me.places
+
+    @property
     def model_name(self) -> str:
-        return self._me.model if self._me is not None else ""
+        return self._about.model or (self._me.model if self._me is not None else "")
+
+    @property
+    def context_tokens(self) -> int | None:
+        from bargein.models.costs import context_tokens_of
+
+        return context_tokens_of(self.model_name.partition(":")[2])
 
     @property
     def model_why(self) -> str:
-        return f"chosen by {self.attached_to}"
+        return self._about.why or f"chosen by {self.attached_to}"
 
     @property
     def workspace(self) -> str:
         """The folder that the agent works in there; empty if it has none, or will not say."""
-        return self._me.workspace if self._me is not None else ""
+        return self._about.workspace or (self._me.workspace if self._me is not None else "")
 
-    def use_model(self, name: str) -> None:
-        raise UserError(f"{self.attached_to} chooses the model; it uses {self.model_name}")
+    async def use_model_in(self, session_id: str, name: str) -> None:
+        session = self._sessions[session_id]
+        if not self.has_places:
+            raise UserError(f"{self.attached_to} chooses the model; it uses {self.model_name}")
+        place = await session.place() or place_here(self._config)
+        model = whole_model_name(name, place.workspace)
+        await self._place(session, msgspec.structs.replace(place, model=model))
+
+    @property
+    def _config(self) -> Config:
+        assert self._host_of is not None
+        return self._host_of
 
     async def warm_up(self) -> None:
-        """The server sees to its model itself."""
+        """A server elsewhere sees to its model itself."""
+        if self.has_places and self._current is not None:
+            await self._ask("warm_up", again=Resend.SAME)
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        return ()
+        return self._about.tools
 
     @property
     def takes_tools(self) -> bool:
-        return True
+        return self._about.takes_tools
 
-    def mcp_status(self) -> "tuple[ServerStatus, ...]":
-        raise UserError(f"{self.attached_to} runs the MCP servers, and does not show them here")
-
-    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]":
-        return ()
+    async def mcp_overview(self) -> McpOverview:
+        if not self.has_places:
+            return await self._client.mcp()
+        return read(McpOverview, await self._ask("get_mcp"))
 
     async def mcp_prompt(self, name: str, words: str = "") -> str:
-        raise UserError(f"{self.attached_to} runs the MCP servers, and does not show them here")
+        if not self.has_places:
+            return await self._client.mcp_prompt(name, words)
+        body = {"name": name, "words": words}
+        return read(PromptReply, await self._ask("get_prompt", body, again=Resend.SAME)).text
+
+    async def _ask(
+        self, do: str, body: dict[str, str] | None = None, again: Resend = Resend.READ
+    ) -> bytes:
+        """Asks about the session that is open."""
+        assert self._current is not None
+        params = {"session": self._current.id}
+        return await self._client.connection.ask(do, params=params, body=body or {}, again=again)
 
     # Processes
 
     @property
     def containment(self) -> "Containment | None":
+        return None
+
+    @property
+    def sandbox(self) -> "SandboxReport | None":
+        """The server knows; `bargein doctor` says what works on a machine."""
         return None
 
     async def users_containment(self) -> "Containment | None":
@@ -162,7 +391,7 @@ class AttachedEngine:
         return self._containment
 
     async def hurry(self) -> None:
-        raise UserError(f"{self.attached_to} is stopping it already; it has its own bounds")
+        await self._ask("hurry_stop", again=Resend.SAME)
 
 
 class AttachedSession(Session):
@@ -171,6 +400,7 @@ class AttachedSession(Session):
     def __init__(self, connection: ServerConnection, session_id: str) -> None:
         super().__init__(connection, session_id)
         self.latest = SessionState()
+        self.on_placed: Callable[[], Awaitable[None]] = _nothing
         self._usual_mode = PermissionMode.ASK
 
     async def open(self) -> None:
@@ -186,6 +416,8 @@ class AttachedSession(Session):
             async for batch in batches:
                 if any(map(_changes_state, batch)):
                     await self._refresh()
+                if any(map(_places, batch)):
+                    await self.on_placed()
                 yield batch
 
     async def pause(self) -> None:
@@ -202,8 +434,16 @@ class AttachedSession(Session):
             self.latest = await self.state()
 
 
+async def _nothing() -> None:
+    pass
+
+
+def _places(event: Watched) -> bool:
+    return isinstance(event, Recorded) and isinstance(event.event, SessionPlaced)
+
+
 def _changes_state(event: Watched) -> bool:
     """Pieces of text come often, and change nothing but the text."""
     if isinstance(event, Recorded):
         return not isinstance(event.event, TextCheckpoint)
-    return isinstance(event, Stopping)
+    return isinstance(event, Stopping | Paused)

@@ -9,6 +9,7 @@ from pathlib import Path
 from bargein.cancel import CancelSource, run_thread
 from bargein.channels import rows_sqlite
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.hosting import make_room
 from bargein.runtime.backup import SESSIONS, Database, restore, write_backup
 from bargein.runtime.config import Config
 from bargein.server import gateway_db
@@ -35,6 +36,7 @@ class Progress:
         self._tty = sys.stderr.isatty()
         self._next = time.monotonic() + FIRST_S
         self._open_line = False
+        self._shown = 0
 
     def __call__(self, name: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -44,7 +46,10 @@ class Progress:
         percent = 100 * done // total if total else 100
         end = "" if self._tty else "\n"
         start = "\r" if self._tty else ""
-        print(f"{start}{name}: {percent} %", end=end, file=sys.stderr, flush=True)
+        words = f"{name}: {percent} %"
+        blanks = " " * (self._shown - len(words))
+        print(f"{start}{words}{blanks}", end=end, file=sys.stderr, flush=True)
+        self._shown = len(words) if self._tty else 0
         self._open_line = self._tty
 
     def close(self) -> None:
@@ -74,9 +79,15 @@ async def _back_up(given: argparse.Namespace, config: Config) -> int:
         )
     progress.close()
     manifest = outcome.unwrap()
-    size = sum(item.bytes for item in manifest.items)
-    files = ", ".join(item.name for item in manifest.items)
+    size = sum(item.bytes for item in manifest.items) + manifest.folder_bytes
+    files = ", ".join([*(item.name for item in manifest.items), *manifest.folders])
     print(f"{destination}: {size:,} bytes ({files}), checked", file=sys.stderr)
+    if manifest.left_out:
+        print(
+            f"NOT in it, because they cannot be read: {manifest.left_out} of people's files, such "
+            f"as {manifest.left_out_first}",
+            file=sys.stderr,
+        )
     _tell_of_another_store(config)
     return 0
 
@@ -98,6 +109,7 @@ async def _restore(given: argparse.Namespace, config: Config) -> int:
     progress = Progress()
 
     def work() -> Path | None:
+        make_room(config.home)
         return restore(Path(given.source), config.home, progress, DATABASES, replace=given.replace)
 
     with CancelSource("restore") as source:

@@ -12,7 +12,7 @@ from bargein.errors import UserError
 from bargein.runtime.config import Config
 
 if TYPE_CHECKING:
-    from bargein.stores.postgres.nodes import NodeRow
+    from bargein.contracts.store import NodeRow
 
 
 def main(given: argparse.Namespace, config: Config) -> int:

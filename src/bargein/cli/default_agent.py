@@ -1,17 +1,21 @@
 """The agent of the terminal program, as the configuration describes it: its model, instructions,
 budgets, the bounds of its tools, and which calls need approval."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from bargein.cli.granted import grants_file
 from bargein.contracts.budget import Budget
+from bargein.contracts.place import SessionPlace
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
-from bargein.runtime.config import Config
+from bargein.runtime.config import Config, load_config
+from bargein.runtime.placed_agent import PlacedAgent
 from bargein.runtime.settings import SETTINGS
 from bargein.tools import DEFAULT_POLICY, Decision, Policy, Rule, ToolSettings
+from bargein.tools.todo import todo_tool
 
 INSTRUCTIONS = """\
 You help a person at a terminal, in the folder {folder}. Use the tools to look, run and change
@@ -21,10 +25,10 @@ that something was stopped, believe it, and check before you assume that it happ
 TOOL_SETTINGS = "tools."
 
 
-def default_agent(config: Config) -> Agent:
-    """Returns an agent with the configured model, or the best one found, that works in the current
-    folder."""
-    folder = Path.cwd()
+def default_agent(config: Config, folder: Path | None = None) -> Agent:
+    """Returns an agent with the configured model, or the best one found, that works in `folder`, or
+    else in the current one."""
+    folder = folder or Path.cwd()
     own = config.text("instructions")
     return Agent(
         config.models.model,
@@ -38,8 +42,20 @@ def default_agent(config: Config) -> Agent:
         titles=True,
         sub_agents={},
         asks=True,
+        tools=[todo_tool()],
         mcp=config.mcp.servers if config.mcp is not None else (),
     )
+
+
+def agent_of(config: Config, place: SessionPlace, environment: Mapping[str, str]) -> PlacedAgent:
+    """Returns the agent that works in a place, by the settings that hold there. What a project's
+    file asks for beyond tightening counts if the user has approved exactly that."""
+    folder = Path(place.workspace)
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; make it, or move the session to another")
+    mine = {**(environment or config.environment), "BARGEIN_HOME": str(config.home)}
+    there = load_config(mine, folder=folder)
+    return PlacedAgent(default_agent(there, folder), there, grants_file(there).project(folder))
 
 
 def tool_settings_of(config: Config) -> ToolSettings:

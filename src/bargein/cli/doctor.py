@@ -17,7 +17,7 @@ from bargein.runtime.config import Config
 from bargein.runtime.data_directory import CHECKPOINTS, make_data_directory
 
 if TYPE_CHECKING:
-    from bargein.process import HidingReport
+    from bargein.process import HidingReport, SandboxReport
 
 REACH_S = 3.0
 
@@ -42,6 +42,8 @@ async def _look(config: Config) -> list[Finding]:
     checks: list[tuple[str, Callable[[Config], Awaitable[Finding]]]] = [
         ("containment", _containment),
         ("sandbox", _sandbox),
+        ("commands", _commands),
+        ("limits", _limits),
         ("model", _model),
         ("store", _store),
         ("owner", _owner),
@@ -51,8 +53,10 @@ async def _look(config: Config) -> list[Finding]:
     for name, check in checks:
         try:
             findings.append(await check(config))
-        except (BargeinError, OSError) as error:
+        except BargeinError as error:
             findings.append(Finding(False, name, str(error)))
+        except OSError as error:
+            findings.append(Finding(False, name, f"{error.filename}: {error.strerror or error}"))
     return findings
 
 
@@ -106,6 +110,66 @@ async def _sandbox(config: Config) -> Finding:
         )
         return Finding(False, "sandbox", describe_sandbox(report), todo)
     return Finding(report.fenced, "sandbox", describe_sandbox(report))
+
+
+async def _commands(config: Config) -> Finding:
+    """Which sandbox the agent's commands would run in, and whether it is on."""
+    from bargein.process import open_containment
+    from bargein.runtime.hiding import hiding_without_workspace
+
+    hiding = hiding_without_workspace(config, config.home)
+    async with await open_containment(hiding=hiding, network="none") as containment:
+        report = containment.report.sandbox
+    is_on = config["sandbox.commands"] == "on"
+    if is_on and not report.holds:
+        todo = (
+            "allow namespaces (kernel.unprivileged_userns_clone, AppArmor, the container's seccomp "
+            "profile); until then every command needs your approval"
+        )
+        return Finding(False, "commands", describe_commands(report), todo)
+    state = "" if is_on else '; it is off: sandbox.commands = "on" turns it on'
+    return Finding(True, "commands", f"{describe_commands(report)}{state}")
+
+
+async def _limits(config: Config) -> Finding:
+    """By which means the limits of commands are held, those that are set."""
+    from bargein.process import CommandLimits, open_containment
+    from bargein.runtime.engine import command_limits_of
+
+    limits = command_limits_of(config)
+    if limits == CommandLimits():
+        return Finding(True, "limits", "none is set for commands (limits.memory_megabytes ...)")
+    async with await open_containment(limits=limits) as containment:
+        report = containment.report.limits
+    held = {"memory": report.memory, "processes": report.processes}
+    wanted = {"memory": limits.memory_bytes, "processes": limits.processes}
+    words = [
+        f"{name} by {held[name] or 'nothing'}"
+        for name, value in wanted.items()
+        if value is not None
+    ]
+    if report.others:
+        words.append("CPU time and file size by rlimit, for each process")
+    good = all(held[name] for name, value in wanted.items() if value is not None)
+    todo = "" if good else "run it where cgroups with the controllers memory and pids can be made"
+    return Finding(good, "limits", ", ".join(words), todo)
+
+
+def describe_commands(report: "SandboxReport") -> str:
+    """Says what the sandbox of commands holds on this machine."""
+    if report.holds:
+        network = "the network" if report.network == "all" else "no network"
+        return (
+            "a sandbox by namespaces: commands write only to the workspace and a /tmp of their "
+            f"own, see no secrets and no other processes, and have {network}"
+        )
+    if report.means:
+        return (
+            "a sandbox by Landlock and seccomp only: commands write only to the workspace, but "
+            "git's hooks in it are not protected and processes outside are visible; namespaces "
+            f"do not work here ({report.detail})"
+        )
+    return f"no sandbox works here ({report.detail}), so commands would need your approval"
 
 
 def describe_sandbox(report: "HidingReport") -> str:

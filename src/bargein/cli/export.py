@@ -48,6 +48,8 @@ def _answer(answer: ShownAnswer) -> Iterator[str]:
     for part in answer.message.content if answer.message is not None else ():
         if isinstance(part, Text):
             yield part.text + (" *(cut off)*" if answer.partial else "")
+            if answer.heard is not None:
+                yield f"*(the user heard the first {answer.heard} characters of this)*"
         elif isinstance(part, ToolCall):
             yield f"`{part.name}({part.arguments})`"
 

@@ -1,4 +1,4 @@
-"""The arguments of `bargein serve` and `bargein token`."""
+"""The arguments of `bargein serve`, `bargein token` and `bargein channels`."""
 
 import argparse
 
@@ -130,3 +130,42 @@ def _drain_s(text: str) -> float:
     if not 0 <= seconds < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: give 0 or more")
     return seconds
+
+
+CHANNEL_KINDS = ("matrix", "telegram", "slack", "discord")
+
+
+def add_channels_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    adding = actions.add_parser("add", help="add a bot that you have made on its platform")
+    adding.add_argument("name", type=as_written, help="your name for it, such as home")
+    adding.add_argument("kind", choices=CHANNEL_KINDS)
+    adding.add_argument(
+        "options",
+        type=as_written,
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help="what the platform needs; ${VAR} stands for a variable. Asks for what is missing",
+    )
+    adding.add_argument("--replace", action="store_true", help="also if there is one of this name")
+    adding.formatter_class = argparse.RawDescriptionHelpFormatter
+    adding.epilog = """\
+examples:
+  bargein channels add home telegram                        asks for the token
+  bargein channels add work slack 'token=${SLACK_TOKEN}' 'app_token=${SLACK_APP_TOKEN}'
+  bargein channels add chat matrix homeserver=https://matrix.org user=@bot:matrix.org
+"""
+    actions.add_parser("list", help="all channels, how they are, and who is paired")
+    testing = actions.add_parser("test", help="ask each platform who the bot is; sends nothing")
+    testing.add_argument("name", type=as_written, nargs="?", default="")
+    testing.add_argument(
+        "--walk", action="store_true", help="go through a talk with the bot, in five minutes"
+    )
+    pairing = actions.add_parser("pair", help="make a code with which a person may speak to a bot")
+    pairing.add_argument("name", type=as_written)
+    pairing.add_argument("--group", action="store_true", help="for a group, not a private chat")
+    pairing.add_argument(
+        "--revoke", type=as_written, default="", metavar="PERSON", help="end a person's pairings"
+    )
+    removing = actions.add_parser("remove", help="remove a channel, and end its pairings")
+    removing.add_argument("name", type=as_written)

@@ -1,4 +1,5 @@
-"""`bargein mcp`: adds, lists, tests and removes MCP servers in the user's own file."""
+"""`bargein mcp`: adds, lists, tests and removes MCP servers in the user's own file, signs in to
+them, and serves the agent as one."""
 
 import argparse
 import sys
@@ -7,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.trusting import tell_left_out
 from bargein.errors import UserError
 from bargein.mcp.errors import McpError
-from bargein.mcp.servers import McpServers, ServerStatus
+from bargein.mcp.overview import ServerStatus
+from bargein.mcp.server import McpServer
+from bargein.mcp.servers import McpServers
 from bargein.runtime.config import Config, user_file
-from bargein.runtime.mcp_config import TABLE, USER_FILE, McpConfig, server_of
+from bargein.runtime.mcp_config import TABLE, USER_FILE, AsWritten, McpConfig, server_of
 from bargein.stores.user_file import UserFile
 
 Content = dict[str, Any]
@@ -22,12 +26,31 @@ def main(given: argparse.Namespace, config: Config) -> int:
         return _add(given, config)
     if given.action == "remove":
         return _remove(given, config)
+    if given.action == "serve":
+        from bargein.cli.mcp_serve import serve
+
+        return run_in_loop(serve, config)
     found = config.mcp or McpConfig()
+    if given.action in ("login", "logout"):
+        from bargein.cli.mcp_login import login, logout
+
+        server = _over_http(given.name, found)
+        if given.action == "login":
+            return run_in_loop(login, server, config, given.browser)
+        return run_in_loop(logout, server, config)
+    for request in found.left_out:
+        tell_left_out(request)
+    for mistake in found.mistakes:
+        print(f"bargein: {mistake}", file=sys.stderr)
     if given.action == "test":
         return run_in_loop(_test, given, config, found)
     for server in found.servers:
-        where = server.url or " ".join([server.command, *server.args])
+        # As it is written: a variable may hold a key.
+        spec = found.written[server.name]
+        where = spec.get("url") or " ".join([spec["command"], *spec.get("args", ())])
         print(f"{server.name}  {where}  ({found.sources[server.name]})")
+        if server.name in found.unset:
+            print(f"  {found.unset[server.name]}")
     if not found.servers:
         print("no MCP servers; add one with  bargein mcp add NAME COMMAND ...", file=sys.stderr)
     return 0
@@ -52,7 +75,7 @@ def _add(given: argparse.Namespace, config: Config) -> int:
         spec["env"] = dict(_pair(each, "=") for each in given.env)
     path = _path(config)
     # Checked as it will be read; a variable that is not set yet is no mistake of this command.
-    server_of(path, given.name, spec, _Anything())
+    server_of(path, given.name, spec, AsWritten())
 
     def added(content: Content) -> Content:
         table = dict(content.get(TABLE) or {})
@@ -85,12 +108,13 @@ async def _test(given: argparse.Namespace, config: Config, found: McpConfig) -> 
     from bargein import __version__
     from bargein.process import containment_when_needed
     from bargein.runtime.hiding import hiding_without_workspace
+    from bargein.runtime.mcp_tokens import authorizers
 
     names = [given.name] if given.name else [each.name for each in found.servers]
     servers = [each for each in found.servers if each.name in names]
     if not servers:
         raise UserError(f"there is no MCP server {given.name}" if given.name else "no MCP servers")
-    failed = 0
+    failed = 0 if given.name else len(found.mistakes)
     hiding = hiding_without_workspace(config, config.home)
     async with (
         containment_when_needed(home=config.home, hiding=hiding) as containment,
@@ -102,6 +126,7 @@ async def _test(given: argparse.Namespace, config: Config, found: McpConfig) -> 
             client_version=__version__,
             proxy_for=config.models.proxy_for,
             why_not=found.why_not,
+            authorizer_of=authorizers(config),
         ) as opened,
     ):
         for server in servers:
@@ -116,6 +141,17 @@ async def _test(given: argparse.Namespace, config: Config, found: McpConfig) -> 
             status = next(each for each in opened.status() if each.name == server.name)
             print("\n".join([f"{status_line(status)}, in {elapsed_s:.1f} s", *details(status)]))
     return 1 if failed else 0
+
+
+def _over_http(name: str, found: McpConfig) -> McpServer:
+    server = next((each for each in found.servers if each.name == name), None)
+    if server is None:
+        raise UserError(f"there is no MCP server {name}; `bargein mcp list` has them all")
+    if not server.url:
+        raise UserError(f"{name} is a command, which gets its keys by --env; it has no sign-in")
+    if name in found.unset:
+        raise UserError(found.unset[name])
+    return server
 
 
 def status_line(status: ServerStatus) -> str:
@@ -140,13 +176,6 @@ def details(status: ServerStatus) -> list[str]:
     if status.error:
         lines.append(f"  last error: {status.error}")
     return lines
-
-
-class _Anything(dict[str, str]):
-    """An environment in which every variable is set."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return "x"
 
 
 def _pair(text: str, between: str) -> tuple[str, str]:

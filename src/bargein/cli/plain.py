@@ -26,13 +26,18 @@ from bargein.cli.chat.before import (
     Piece,
     UserSpoke,
     background_over,
+    budget_in_words,
     call_over,
+    heard_in_words,
     outcome_in_words,
 )
 from bargein.cli.chat.commands import run_command
+from bargein.cli.chat.edits import edit_lines, whole_result
+from bargein.cli.chat.notifying import means_of, sequence, worth_telling
 from bargein.cli.chat.paint import harmless, symbols_for
-from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
+from bargein.cli.chat.talk import Talk, Work
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.joining import OpenEngine, hosted_engine
 from bargein.cli.leaving import Leaving
 from bargein.cli.receipts import in_words
 from bargein.cli.run import NOBODY, Notices
@@ -45,16 +50,23 @@ from bargein.runtime.config import Config
 from bargein.runtime.data_directory import explain_data_directory
 from bargein.session.broadcast import Watched
 from bargein.session.limits import Limits
+from bargein.tools.todo import NAME as TODO
+from bargein.tools.todo import todo_of
 from bargein.view import (
+    AnswerCutShort,
     AnswerVoided,
     BackgroundClosed,
+    BudgetWarned,
     CallClosed,
     CallMoved,
     CallOpened,
+    CallResulted,
     Change,
     ChildClosed,
     ChildOpened,
+    MessageTaken,
     QuestionOpened,
+    ShownCall,
     ShownTurn,
     StepOpened,
     TurnClosed,
@@ -71,9 +83,19 @@ def main(
     *,
     resume: str | None = None,
     go_on: bool = False,
-    open_engine: OpenEngine = default_engine,
+    any_folder: bool = False,
+    share: bool = False,
+    open_engine: OpenEngine = hosted_engine,
 ) -> int:
-    return run_in_loop(PlainChat(config, resume=resume, go_on=go_on, open_engine=open_engine).run)
+    chat = PlainChat(
+        config,
+        resume=resume,
+        go_on=go_on,
+        any_folder=any_folder,
+        share=share,
+        open_engine=open_engine,
+    )
+    return run_in_loop(chat.run)
 
 
 class PlainChat:
@@ -87,9 +109,19 @@ class PlainChat:
         *,
         resume: str | None = None,
         go_on: bool = False,
-        open_engine: OpenEngine = default_engine,
+        any_folder: bool = False,
+        share: bool = False,
+        open_engine: OpenEngine = hosted_engine,
     ) -> None:
-        self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
+        self.talk = Talk(
+            config,
+            self,
+            resume=resume,
+            go_on=go_on,
+            any_folder=any_folder,
+            share=share,
+            open_engine=open_engine,
+        )
         self._left = anyio.Event()
         self._group: TaskGroup | None = None
         self._leaving = Leaving(config)
@@ -192,11 +224,25 @@ class PlainChat:
     def notice(self, words: str) -> None:
         self._notices(words)
 
+    def show_whole(self, call: ShownCall) -> None:
+        changed = "\n".join(line for _, line in edit_lines(call))
+        self._say(f"{harmless(str(call))}\n{changed or whole_result(call)}")
+
     def put_back(self, text: str) -> None:
         self._say(f"not taken: {text}")
 
     def leave(self) -> None:
         self._left.set()
+
+    can_draw = False
+    can_ask = False
+    """No line is read before a session is open, and none while a command runs."""
+
+    def ask(self, question: Question) -> None:
+        self._ask(question)
+
+    def pick(self, command: str) -> bool:
+        return False
 
     def changed(self) -> None:
         """Does nothing: written lines stay as they are."""
@@ -214,8 +260,9 @@ class PlainChat:
     def show_again(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             match piece:
-                case UserSpoke(words=words):
-                    self._say(f"you said: {harmless(words)}")
+                case UserSpoke(words=words, sender=sender):
+                    author = self.talk.activity.author_of(sender) or "you"
+                    self._say(f"{author} said: {harmless(words)}")
                 case Answered(words=words):
                     self._say(f"it said: {harmless(words)}")
                 case Called(status=status, summary=summary):
@@ -227,6 +274,14 @@ class PlainChat:
     def show(self, event: Watched) -> None:
         for change in self.talk.activity.see(event):
             self._show(change)
+            self._notify(change)
+
+    def _notify(self, change: Change) -> None:
+        config = self.talk.config
+        words = worth_telling(change, self.talk.now(), config.number("chat.notify_after_s"))
+        if words and sys.stdout.isatty():
+            means = means_of(config.text("chat.notify"), config.environment)
+            print(sequence(means, words), end="", flush=True)
 
     def _show(self, change: Change) -> None:
         match change:
@@ -240,6 +295,10 @@ class PlainChat:
                 self._say(f"asking {model} again in {delay_s:.1f} s: {cause}")
             case StepOpened():
                 self._end_line()
+            case MessageTaken(message=message) if not message.is_news:
+                # Whoever sits here has just typed their own.
+                if author := self.talk.activity.author_of(message.message.sender):
+                    self._say(f"{author} says: {harmless(message.text)}")
             case QuestionOpened(question=asked):
                 self._ask(asked.question)
                 if self._input_ended:
@@ -261,6 +320,13 @@ class PlainChat:
                 self._say(f"[{harmless(str(call))} goes on in the background as {call.id}]")
             case BackgroundClosed(call=call):
                 self._say(f"[{harmless(background_over(call))}]")
+            case CallResulted(call=call) if call.name == TODO:
+                for item in todo_of(call.arguments):
+                    self._say(harmless(f"[{item.state}] {item.text}"))
+            case BudgetWarned(low=low):
+                self._say(f"[{budget_in_words(low)}]")
+            case AnswerCutShort(turn=turn):
+                self._say(f"[{harmless(heard_in_words(turn))}]")
             case ChildOpened(child=child):
                 self._say(f"[sub-agent: {harmless(child.task)} ...]")
             case ChildClosed(child=child):

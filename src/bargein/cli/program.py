@@ -106,7 +106,8 @@ def _configured(command: str, given: argparse.Namespace) -> Config:
     from bargein.runtime.config import load_config, unknown_variables
 
     config = load_config(folder=_folder(), flags=_flags(given))
-    if config.left_out and command in USE_SETTINGS:
+    is_mcp_server = command == "mcp" and given.action == "serve"
+    if config.left_out and (command in USE_SETTINGS or is_mcp_server):
         from bargein.cli.trusting import ask_at_start, tell_left_out
 
         if command != "chat":
@@ -114,6 +115,9 @@ def _configured(command: str, given: argparse.Namespace) -> Config:
                 tell_left_out(request)
         elif ask_at_start(config):
             config = load_config(folder=_folder(), flags=_flags(given))
+    if config.mcp is not None and (command in USE_SETTINGS or is_mcp_server):
+        for mistake in config.mcp.mistakes:
+            print(f"bargein: {mistake}", file=sys.stderr)
     if command not in NOT_WARNED:
         for words in unknown_variables(config.environment):
             print(f"bargein: {words}", file=sys.stderr)

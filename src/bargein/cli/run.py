@@ -6,6 +6,7 @@ budget, 2 wrong usage, 124 out of time, 130 stopped by Ctrl-C, 141 the reader of
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -20,9 +21,10 @@ from anyio.abc import TaskStatus
 from bargein.cancel import Cause, arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cli.chat.before import background_over, call_over
 from bargein.cli.chat.paint import Symbols, harmless, symbols_for
-from bargein.cli.default_agent import default_agent, describe_found_model
+from bargein.cli.default_agent import describe_found_model
 from bargein.cli.event_loop import run_in_loop
-from bargein.cli.granted import obey_mode_flag, project_grants
+from bargein.cli.granted import obey_mode_flag
+from bargein.cli.joining import engine_of_owner, note_place
 from bargein.cli.piped import message_of
 from bargein.cli.receipts import in_words
 from bargein.cli.signals import heard
@@ -32,9 +34,9 @@ from bargein.contracts.json_schema import SchemaUnfit
 from bargein.contracts.output import SCHEMA_BYTES_MAX, Output, make_output
 from bargein.contracts.receipt import Scope
 from bargein.contracts.tool import Approval
-from bargein.errors import UserError
+from bargein.errors import BargeinError, UserError
 from bargein.runtime.config import Config
-from bargein.runtime.engine import Engine
+from bargein.session.any_session import AnySession
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
 from bargein.session.session import Sent, Session, TooLate, TurnFailed
@@ -90,10 +92,10 @@ async def _run(
     unread = anyio.Event()
     stops: list[Cause] = []
     answer = PrintedAnswer(shows_words=output is None)
-    async with Engine(
-        default_agent(config), config=config, on_notice=Notices(), grants=project_grants(config)
-    ) as engine:
+    shown = ShownUpTo()
+    async with engine_of_owner(config, Notices()) as engine:
         session = await engine.session(session_id)
+        await note_place(engine, session, config)
         await obey_mode_flag(config, session)
         if config.models.model is None and engine.model_name == "local":
             # Say why this model was chosen, in case the user has set up another.
@@ -101,7 +103,7 @@ async def _run(
 
         def stop(cause: Cause) -> None:
             stops.append(cause)
-            session.interrupt_now(by=_why(cause, given), cause=cause)
+            _stop(session, cause, _why(cause, given))
 
         def interrupt(presses: int) -> None:
             stop(Cause.USER_STOP)
@@ -110,7 +112,7 @@ async def _run(
 
         with heard(on_interrupt=interrupt, on_leave=lambda number: stop(Cause.SHUTDOWN)):
             async with anyio.create_task_group() as group:
-                await group.start(_show, session, given, answer, unread, stop)
+                await group.start(_show, session, given, answer, shown, unread, stop)
                 if given.timeout is not None:
                     group.start_soon(_time_out, given.timeout, out_of_time, stop)
                 sent = await session.send(prompt, output=output)
@@ -119,6 +121,7 @@ async def _run(
                     stop(stops[0])
                 ended = await _end_of(sent)
                 left = await _end_background(session)
+                await _until_shown(session, shown)
                 group.cancel_scope.cancel()
         arm_quit_watchdog(LEAVE_S)
         try:
@@ -139,6 +142,14 @@ async def _run(
     return _tell(ended, given, out_of_time.is_set(), symbols)
 
 
+def _stop(session: AnySession, cause: Cause, why: str) -> None:
+    """Over the wire a stop is the user's, and the exit code says the rest."""
+    if isinstance(session, Session):
+        session.interrupt_now(by=why, cause=cause)
+    else:
+        session.interrupt_now()
+
+
 def _why(cause: Cause, given: argparse.Namespace) -> str:
     """Returns the reason of the stop, for the receipt and for the model."""
     return f"out of time: {given.timeout:g} s" if cause is Cause.DEADLINE else "bargein run"
@@ -153,16 +164,22 @@ async def _end_of(sent: Sent) -> TurnResult | TurnFailed:
         return error
 
 
-async def _end_background(session: Session) -> str:
+async def _end_background(session: AnySession) -> str:
     """Ends what the turn left in the background, because the run is for one turn. Returns what it
     was, in words."""
     state = await session.state()
     if not state.background and not state.children:
         return ""
-    receipt = await session.interrupt(scope=Scope.SESSION, by="bargein run")
-    # Let the last events be shown too.
+    receipt = await session.interrupt(scope=Scope.SESSION)
     await session.settled()
     return ", ".join(step.summary or step.name for step in receipt.steps)
+
+
+async def _until_shown(session: AnySession, shown: "ShownUpTo") -> None:
+    """Waits until everything that has happened is shown. The result of a turn can be known before
+    its last words have come: they go another way, and a slow one if the session is elsewhere."""
+    with suppress(BargeinError):
+        await shown.reached(await session.position())
 
 
 def _print_json(result: TurnResult) -> None:
@@ -204,9 +221,10 @@ async def _time_out(
 
 
 async def _show(
-    session: Session,
+    session: AnySession,
     given: argparse.Namespace,
     answer: "PrintedAnswer",
+    shown: "ShownUpTo",
     unread: anyio.Event,
     stop: Callable[[Cause], None],
     *,
@@ -223,12 +241,37 @@ async def _show(
                     answer.show(event)
             except OSError:
                 unread.set()
+                shown.end()
                 stop(Cause.CLIENT_GONE)
                 return
-            if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
-                reply = Approval.ALLOW if given.yes else NOBODY
-                with suppress(TooLate):
-                    await session.answer(event.event.id, reply, by="bargein run")
+            if isinstance(event, Recorded):
+                if isinstance(event.event, QuestionAsked):
+                    reply = Approval.ALLOW if given.yes else NOBODY
+                    with suppress(TooLate):
+                        await session.answer(event.event.id, reply)
+                shown.move(event.seq)
+        shown.end()
+
+
+class ShownUpTo:
+    """The number of the last event of the log that was shown."""
+
+    def __init__(self) -> None:
+        self._seq: float = 0
+        self._moved = anyio.Event()
+
+    def move(self, seq: float) -> None:
+        self._seq = seq
+        self._moved.set()
+
+    def end(self) -> None:
+        """No more are shown, so nobody waits for them."""
+        self.move(math.inf)
+
+    async def reached(self, seq: int) -> None:
+        while self._seq < seq:
+            self._moved = anyio.Event()
+            await self._moved.wait()
 
 
 class PrintedAnswer:

@@ -6,9 +6,9 @@ start makes anew: it is in the printed address, and, for the user's own programs
 data directory that only this user can read. The file has no token if the agent's commands could
 read it too. With tokens there is no start token.
 
-The tools of this machine (terminal, Python, files) are for one principal. With more than one they
-are off, because one principal's shell could read another's data. A flag with a long name turns them
-on anyway.
+The tools of this machine (terminal, Python, files) are for one principal. With more than one each
+has a folder and a sandbox of its own (see `people`), because one principal's shell could read
+another's data. A flag with a long name lets all of them use the machine as its user.
 """
 
 import argparse
@@ -23,19 +23,23 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 import msgspec
+from anyio import to_thread
 
 from bargein.cancel import arm_quit_watchdog, disarm_quit_watchdog
 from bargein.cancel._loops import call_if_open, loop_caller
-from bargein.cli.default_agent import default_agent
+from bargein.cli.default_agent import agent_of, default_agent
 from bargein.cli.event_loop import STOPPED, run_in_loop
 from bargein.cli.granted import project_grants
+from bargein.cli.hosting import make_room
+from bargein.cli.people import agent_for_person, closed_in, describe, make_folder, place_of
 from bargein.cli.run import Milestones, Notices
 from bargein.cli.signals import heard
 from bargein.contracts.message import QuestionPolicy
+from bargein.contracts.place import SessionPlace
 from bargein.errors import UserError
 from bargein.runtime.agent import Agent
 from bargein.runtime.config import Config
@@ -44,14 +48,18 @@ from bargein.runtime.data_directory import (
     RunningServer,
     make_data_directory,
     own_data_directory,
-    page_address,
+    shown_address,
+    token_in_file,
 )
 from bargein.runtime.engine import Engine
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from bargein.runtime.placed_agent import AgentOf
     from bargein.server.access import Access
     from bargein.server.gateway import Gateway, Settings
-    from bargein.server.gateway_db import GatewayDb
+    from bargein.server.gateway_tables import GatewayTables
     from bargein.server.retention import Retention
 
 from typing import TYPE_CHECKING
@@ -74,11 +82,13 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 class Admission(msgspec.Struct, frozen=True):
     """Whom the server admits, and what it offers. `start_token` is set if there are no other
-    tokens, `sole` if the tools of this machine are on because there is only this principal."""
+    tokens, `sole` if the tools of this machine are on because there is only this principal.
+    `several`: each principal has a folder and a sandbox of its own instead of the machine."""
 
     start_token: str | None
     host_tools: bool
     sole: str | None
+    several: bool = False
 
 
 def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
@@ -95,71 +105,111 @@ def admission(given: argparse.Namespace, principals: set[str]) -> Admission:
     one = len(principals) <= 1
     host_tools = given.scripted is None and (one or given.host_tools_for_all)
     sole = next(iter(principals), OPERATOR) if host_tools and not given.host_tools_for_all else None
-    return Admission(start_token, host_tools, sole)
+    several = given.scripted is None and not host_tools
+    return Admission(start_token, host_tools, sole, several)
 
 
 async def _serve(given: argparse.Namespace, config: Config) -> int:
     from bargein.cli.backups import DATABASES
+    from bargein.cli.channels import ServedChannels
     from bargein.runtime.backup import keep_copy_before_upgrade
     from bargein.server.access import Access
     from bargein.server.door import door
     from bargein.server.gateway import Gateway
-    from bargein.server.gateway_db import FILE, GatewayDb
+    from bargein.server.gateway_tables import open_tables
+    from bargein.server.guests import Guests, guest_tokens
     from bargein.server.limits import GatewayLimits
     from bargein.server.logs import log_to
     from bargein.server.metrics import Metrics
     from bargein.server.running import allow_many_files, collect_seldom, give_memory_back
 
     make_data_directory(config.home)
+    await to_thread.run_sync(make_room, config.home)
     keep_copy_before_upgrade(config.home, _log.info, DATABASES)
     allow_many_files()
     collect_seldom()
     give_memory_back()
     replies_s = config.number("retention.replies_days") * 86400.0
     limits = GatewayLimits(drain_s=given.drain, replies_kept_s=replies_s)
+    served = ServedChannels(config)
     async with AsyncExitStack() as stack:
-        db = GatewayDb.open(config.home / FILE)
-        stack.callback(db.close)
-        principals = _principals(db)
+        db = await open_tables(config.home, config.store_address)
+        stack.push_async_callback(db.aclose)
+        principals = _principals(db, but=guest_tokens(config.home))
         admitted = admission(given, principals)
         listening = _listen(given, config.home)
         stack.callback(listening.close)
         metrics = Metrics()
         access = Access(db, start_token=admitted.start_token)
-        engine = Engine(
-            agent_for(given, config, admitted),
-            config=config,
-            on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
-            observe=observe_with(metrics, config, stack),
-            deletes_old_sessions=False,
-            grants=project_grants(config),
-            principal_of=lambda session: _owner_of(access, session),
-        )
+        engine = _engine(given, config, admitted, access, observe_with(metrics, config, stack))
         log_to(sys.stderr)
         await stack.enter_async_context(engine)
         settings = _settings(given, config, admitted, engine.model_name)
         if engine.agent_sees_data:
             access.fix_approvers()
         gateway = Gateway(
-            engine.core, db, access, limits=limits, settings=settings, metrics=metrics
+            engine.core,
+            db,
+            access,
+            limits=limits,
+            settings=settings,
+            metrics=metrics,
+            opened_for=engine.opened_for,
+            kill_stopping=engine.hurry,
+            mcp=engine,
         )
-        _begin_retention(engine, gateway, config)
+        gateway.guests = Guests(gateway, config.home, address=config.text("share.address"))
+        begin_retention(engine, gateway, config)
         address = _address(given.host, listening)
-        if given.scripted is None and not admitted.host_tools:
-            words = [NEEDS_TOKEN, TOOLS_OFF.format(count=len(principals))]
-        else:
-            words = [NEEDS_TOKEN] if principals else []
-        if engine.agent_sees_data:
-            words.append(SEEN_BY_AGENT)
-        announced = _announced(
-            config.home, address, admitted, words, private=not engine.agent_sees_data
-        )
+        seen = engine.agent_sees_data
+        words = await _warnings(engine, config, admitted, principals=len(principals))
+        announced = _announced(config.home, address, admitted, words, private=not seen)
         sockets = [listening, stack.enter_context(door(config.home))]
-        await _until_left(gateway, sockets, announced)
+        async with served.running(engine, gateway):
+            await _until_left(gateway, sockets, announced, served.routes())
         _log.info("nothing is served any more; what still runs is stopped")
         arm_quit_watchdog(limits.quit_s)
     disarm_quit_watchdog()
     return 0
+
+
+async def _warnings(
+    engine: Engine[Any], config: Config, admitted: Admission, *, principals: int
+) -> list[str]:
+    """Returns what somebody who starts a server should know about who may do what there."""
+    words = [NEEDS_TOKEN] if principals else []
+    if admitted.several:
+        report = await engine.sandbox_for(closed_in(config))
+        words = [NEEDS_TOKEN, describe(report, principals)]
+    return [*words, SEEN_BY_AGENT] if engine.agent_sees_data else words
+
+
+def _engine(
+    given: argparse.Namespace,
+    config: Config,
+    admitted: Admission,
+    access: "Access",
+    observe: Observe,
+) -> Engine[Any]:
+    def own_place(session: str) -> SessionPlace | None:
+        return place_of(config.home, owner_of_session(access, session))
+
+    # The operator's terminals work where they stand, if the tools of this machine are on.
+    agent_in: AgentOf | None = partial(agent_of, config) if admitted.host_tools else None
+    if admitted.several:
+        make_folder(config.home)
+        agent_in = partial(agent_for_person, config)
+    return Engine(
+        agent_for(given, config, admitted),
+        config=config,
+        on_notice=(Milestones if sys.stderr.isatty() else Notices)(_log.info),
+        observe=observe,
+        deletes_old_sessions=False,
+        grants=project_grants(config),
+        principal_of=partial(owner_of_session, access),
+        agent_of=agent_in,
+        place_of=own_place if admitted.several else None,
+    )
 
 
 def _address(host: str, listening: socket.socket) -> str:
@@ -177,7 +227,7 @@ def _retention(config: Config) -> "Retention":
     )
 
 
-def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None:
+def begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None:
     """Deletes what is kept for longer than the settings say, now and then."""
     from bargein.server.retention import Retention, apply
     from bargein.session.retention import repeat
@@ -188,7 +238,10 @@ def _begin_retention(engine: Engine, gateway: "Gateway", config: Config) -> None
 
 
 async def _until_left(
-    gateway: "Gateway", listening: list[socket.socket], announced: AbstractContextManager[None]
+    gateway: "Gateway",
+    listening: list[socket.socket],
+    announced: AbstractContextManager[None],
+    more_routes: "list[BaseRoute]",
 ) -> None:
     """Serves until a signal says to leave. `announced` shows the address once signals are handled.
 
@@ -198,7 +251,7 @@ async def _until_left(
     from bargein.server.app import build_app
     from bargein.server.running import GatewayServer
 
-    server = GatewayServer(gateway, build_app(gateway))
+    server = GatewayServer(gateway, build_app(gateway, more_routes=more_routes))
     leave = partial(call_if_open, loop_caller(), server.leave)
 
     def interrupt(presses: int) -> None:
@@ -225,9 +278,10 @@ def _listen(given: argparse.Namespace, home: Path) -> socket.socket:
             raise
 
 
-def _principals(db: "GatewayDb") -> set[str]:
+def _principals(db: "GatewayTables", *, but: frozenset[str]) -> set[str]:
+    """Returns who has a token, without the guests of shared chats: their owner let them in."""
     now = time.time()
-    return {row.principal for row in db.tokens() if row.is_valid(now)}
+    return {row.principal for row in db.tokens() if row.is_valid(now) and row.id not in but}
 
 
 def _settings(
@@ -241,14 +295,16 @@ def _settings(
         model=model,
         workspace=str(Path.cwd()) if admitted.host_tools else "",
         host_tools=admitted.host_tools,
+        places=admitted.host_tools,
         sole_principal=admitted.sole,
         openai_questions=QuestionPolicy(config.text("openai_questions")),
         trusted_proxies=tuple(given.trusted_proxy),
         proxy_header=given.proxy_header,
+        node_address=config.text("cluster.address"),
     )
 
 
-def _owner_of(access: "Access", session: str) -> str:
+def owner_of_session(access: "Access", session: str) -> str:
     """Returns whom a session belongs to; a sub-agent's is its root's."""
     owned = access.owned(session.partition("/")[0])
     return owned.owner if owned is not None else ""
@@ -282,14 +338,9 @@ SEEN_BY_AGENT = (
     "nowhere else, and tokens made from now on cannot approve calls; bargein doctor says why"
 )
 NEEDS_TOKEN = "It asks for a token: one that you have, or a new one by  bargein token add NAME"
-TOKEN_IN_FILE = "Its token is in {path}, which only this user can read"
 TOKEN_UNSEEN = (
     "Its token is shown in a terminal only; start it in one, or make a token before the start by  "
     "bargein token add NAME"
-)
-TOOLS_OFF = (
-    "Terminal, Python and files are off, because {count} principals have tokens; "
-    "--let-everyone-run-commands-on-this-machine turns them on"
 )
 
 
@@ -301,12 +352,9 @@ def _announced(
     `private`: the agent cannot read that file."""
     path = home / RUNNING_SERVER_FILE
     token = admitted.start_token
-    shown, how = address, []
-    if token is not None and sys.stderr.isatty():
-        shown = page_address(address, token)
-    elif token is not None:
-        # Not a terminal, so mostly a log, which is stored and which others read.
-        how = [TOKEN_IN_FILE.format(path=path) if private else TOKEN_UNSEEN]
+    shown, how = shown_address(address, token), []
+    if token is not None and shown == address:
+        how = [token_in_file(home) if private else TOKEN_UNSEEN]
     written = token if private else None
     content = msgspec.json.encode(RunningServer(address, written, os.getpid(), admitted.sole))
     try:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from anyio import to_thread
 
 from bargein.cli.chat.paint import harmless
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.export import as_markdown
+from bargein.cli.hosting import make_room
 from bargein.cli.streams import write_whole
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import SessionHead, SessionUnreadable, Store
@@ -41,6 +43,7 @@ async def _main(given: argparse.Namespace, config: Config) -> int:
     async with AsyncExitStack() as stack:
         if given.action == "rm":
             if isinstance(path, Path):
+                await to_thread.run_sync(make_room, config.home)
                 stack.enter_context(own_data_directory(config.home))
             store = await stores.open(path)
             stack.push_async_callback(store.aclose)

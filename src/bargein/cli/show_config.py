@@ -38,8 +38,12 @@ def main(given: argparse.Namespace, config: Config) -> int:
     read = [str(path) for path in config_files(config.environment, Path.cwd())]
     print(f"\nread: {', '.join(read) or 'no file'}")
     print(f"your own file is {user_file(config.environment)}")
+    for hook in config.hooks:
+        print(f"hook on {', '.join(sorted(hook.on))}: {hook.command or _shown(hook.url)}")
     for request in config.left_out:
         print(left_out_in_words(request))
+    for mistake in config.mcp.mistakes if config.mcp is not None else ():
+        print(mistake)
     for folder, kept in grants_file(config).projects().items():
         print(f"\nallowed for always in {folder} (bargein config --revoke ID):")
         print("\n".join(in_lines(kept, "always")))

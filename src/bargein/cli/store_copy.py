@@ -11,8 +11,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anyio import to_thread
+
 from bargein.cli.backups import Progress
 from bargein.cli.event_loop import run_in_loop
+from bargein.cli.hosting import make_room
 from bargein.errors import UserError
 from bargein.runtime.config import Config
 from bargein.runtime.directory_lock import DirectoryLock
@@ -39,6 +42,7 @@ async def _copy(given: argparse.Namespace, config: Config) -> int:
         for directory in {_file(each).parent for each in files}:
             if not directory.is_dir():
                 raise UserError(f"there is no directory {directory}. Make it, or name another")
+            await to_thread.run_sync(make_room, directory)
             stack.enter_context(DirectoryLock.take(directory))
         source = await stack.enter_async_context(_reading(given.origin))
         target = await stack.enter_async_context(_writing(given.goal))

@@ -15,7 +15,7 @@ from bargein.runtime.backup import keep_copy_before_upgrade
 from bargein.runtime.config import Config
 from bargein.runtime.data_directory import make_data_directory, running_server
 from bargein.server.access import add_token, revoke_token
-from bargein.server.gateway_db import FILE, GatewayDb, TokenRow
+from bargein.server.gateway_tables import GatewayTables, TokenRow, open_tables
 
 DAY_S = 24 * 3600.0
 
@@ -23,14 +23,18 @@ DAY_S = 24 * 3600.0
 def main(given: argparse.Namespace, config: Config) -> int:
     make_data_directory(config.home)
     keep_copy_before_upgrade(config.home, None, DATABASES)
-    db = GatewayDb.open(config.home / FILE)
+    return run_in_loop(_open_and_act, given, config)
+
+
+async def _open_and_act(given: argparse.Namespace, config: Config) -> int:
+    db = await open_tables(config.home, config.store_address)
     try:
-        return run_in_loop(_act, given, db, config)
+        return await _act(given, db, config)
     finally:
-        db.close()
+        await db.aclose()
 
 
-async def _act(given: argparse.Namespace, db: GatewayDb, config: Config) -> int:
+async def _act(given: argparse.Namespace, db: GatewayTables, config: Config) -> int:
     if given.action == "add":
         row, text = await add_token(
             db,

@@ -18,12 +18,14 @@ FINGERPRINT_CHARACTERS = 64
 
 class Address(msgspec.Struct, frozen=True):
     """`url` has no path. `token` is the one in the fragment of the address, if there is one.
+    `code` is that of an invitation to a shared chat, which is there in its place.
     `fingerprint` is the SHA-256 of the certificate that the server must show."""
 
     url: str
     unix: Path | None = None
     token: str | None = None
     fingerprint: bytes | None = None
+    code: str | None = None
 
     @property
     def socket_url(self) -> str:
@@ -48,7 +50,9 @@ def parse_address(text: str, fingerprint: str | None = None, *, plain: bool = Fa
     """Reads `http://`, `https://` or `unix:PATH`, with `#token=...` behind it or not. `plain` lets
     a token go to another machine without TLS."""
     address, _, fragment = text.partition("#")
-    token = unquote(fragment.removeprefix("token=")) if fragment.startswith("token=") else None
+    kind, _, secret = fragment.partition("=")
+    token = unquote(secret) if kind == "token" else None
+    code = unquote(secret) if kind == "join" else None
     pinned = _fingerprint(fingerprint) if fingerprint is not None else None
     if address.startswith(UNIX):
         return Address("http://localhost", Path(address.removeprefix(UNIX)), token)
@@ -67,7 +71,7 @@ def parse_address(text: str, fingerprint: str | None = None, *, plain: bool = Fa
             f"{address!r} is another machine, and the token would go there unencrypted; use "
             "https://, or a tunnel to it"
         )
-    return Address(f"{parts.scheme}://{parts.netloc}", None, token, pinned)
+    return Address(f"{parts.scheme}://{parts.netloc}", None, token, pinned, code)
 
 
 def _fingerprint(text: str) -> bytes:

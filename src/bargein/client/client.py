@@ -1,15 +1,26 @@
 """A client of one server: its sessions, and the connection that they share."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from bargein.client.address import Address, parse_address
-from bargein.client.commands import Resend
+from bargein.client.commands import FirstCommand, Resend
 from bargein.client.connection import PATIENCE_S, ServerConnection
 from bargein.client.session import Session
-from bargein.client.wire import DetailReply, Me, SessionPage, SessionSummary, read
+from bargein.client.wire import (
+    DetailReply,
+    HelloFrame,
+    Me,
+    PromptReply,
+    SessionPage,
+    SessionSummary,
+    StoppedReply,
+    read,
+)
+from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
+from bargein.mcp.overview import McpOverview
 
 
 class Client:
@@ -19,7 +30,9 @@ class Client:
     other one is given. `fingerprint` is the SHA-256 of the server's certificate, which then need
     not be signed by anybody. A server that is gone is waited for, for `patience_s`; then all that
     is unanswered raises `Disconnected`. `plain` allows http:// to another machine. `on_connected`
-    hears whenever the connection is lost, and when it is back.
+    hears whenever the connection is lost, and when it is back. `before_connecting` is awaited
+    before each attempt; what it raises refuses the client. `says_first` returns what the client
+    says whenever it has connected, before anything else goes out.
     """
 
     def __init__(
@@ -31,11 +44,15 @@ class Client:
         patience_s: float = PATIENCE_S,
         plain: bool = False,
         on_connected: Callable[[bool], object] | None = None,
+        before_connecting: Callable[[], Awaitable[object]] | None = None,
+        says_first: Callable[[HelloFrame], Sequence[FirstCommand]] | None = None,
     ) -> None:
         self.address: Address = parse_address(address, fingerprint, plain=plain)
         self._token = token or self.address.token or ""
         self._patience_s = patience_s
         self._on_connected = on_connected
+        self._before_connecting = before_connecting
+        self._says_first = says_first
         self._opened: ServerConnection | None = None
 
     async def __aenter__(self) -> Self:
@@ -44,6 +61,8 @@ class Client:
             self._token,
             patience_s=self._patience_s,
             on_connected=self._on_connected,
+            before_connecting=self._before_connecting,
+            says_first=self._says_first,
         )
         await connection.open()
         self._opened = connection
@@ -99,6 +118,24 @@ class Client:
         """Stop all that runs in a session and remove it for good."""
         params = {"session": session_id}
         await self.connection.ask("delete_session", params=params, again=Resend.SAME)
+
+    async def stop_all(self) -> tuple[Receipt, ...]:
+        """Stop everything that runs in all sessions, the background included. For an admin."""
+        answer = await self.connection.ask(
+            "stop_running", body={"scope": "session"}, again=Resend.SAME
+        )
+        return read(StoppedReply, answer).receipts
+
+    async def mcp(self) -> McpOverview:
+        """The MCP servers that the caller's sessions use there; an admin sees those of all."""
+        return read(McpOverview, await self.connection.ask("list_mcp_servers"))
+
+    async def mcp_prompt(self, name: str, words: str = "") -> str:
+        """The text of an MCP server's prompt, by a name such as `mcp__git__review`."""
+        answer = await self.connection.ask(
+            "get_mcp_prompt", params={"prompt": name}, body={"words": words}, again=Resend.SAME
+        )
+        return read(PromptReply, answer).text
 
     async def me(self) -> Me:
         """Who the token speaks for."""

@@ -25,6 +25,15 @@ class Resend(Enum):
     """AskedCommand again of the same start alone; after another one it is `Unanswered`."""
 
 
+class FirstCommand(msgspec.Struct, frozen=True):
+    """What a client says whenever it has connected, before anything else. Saying it twice is the
+    same as saying it once."""
+
+    do: str
+    params: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
 class AskedCommand:
     """A command that has not been answered. `start` is that of the server it was asked of: for an
     aimed one the last that the client knew when it was asked, for others the first it went to."""

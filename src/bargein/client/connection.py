@@ -18,16 +18,17 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from io import BytesIO
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from bargein.cancel._loops import end_task
 from bargein.client.address import Address
-from bargein.client.commands import AskedCommand, Resend
+from bargein.client.commands import AskedCommand, FirstCommand, Resend
 from bargein.client.problems import Disconnected, Unanswered, Unauthenticated, error_of
 from bargein.client.watches import WireWatch
 from bargein.client.wire import (
@@ -51,6 +52,8 @@ COMMAND_BYTES_MAX = 1_000_000
 """Of one command on the socket. A larger one goes by a request of its own."""
 PENDING_MAX = 1024
 BACK_OFF_S = (0.05, 2.0)
+LOST = (ConnectionError, aiohttp.ClientError)
+"""What a write raises after the connection has broken."""
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 """Answers to a handshake after which it is tried again."""
 
@@ -63,6 +66,8 @@ class ServerConnection:
         *,
         patience_s: float = PATIENCE_S,
         on_connected: Callable[[bool], object] | None = None,
+        before_connecting: Callable[[], Awaitable[object]] | None = None,
+        says_first: Callable[[HelloFrame], Sequence[FirstCommand]] | None = None,
     ) -> None:
         self.hello: HelloFrame | None = None
         self._start: str | None = None
@@ -70,6 +75,9 @@ class ServerConnection:
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._on_connected = on_connected or (lambda is_connected: None)
+        self._before_connecting = before_connecting
+        self._says_first = says_first or (lambda hello: ())
+        self._first: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._stack = ExitStack()
         self._http: aiohttp.ClientSession | None = None
@@ -106,9 +114,7 @@ class ServerConnection:
     async def close(self) -> None:
         self._fail_all(Disconnected("the client is closed", retryable=False), for_good=True)
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_task(self._task)
         if self._http is not None:
             await self._http.close()
         self._stack.close()
@@ -183,7 +189,12 @@ class ServerConnection:
             asked.end(WorldError(f"{words}; wait for some", retryable=True))
         else:
             self._pending[asked.name] = asked
-            self._outgoing.append(asked.name)
+            self._send_soon(asked.name)
+
+    def _send_soon(self, name: str) -> None:
+        """Nothing goes out before what must be said first has been answered."""
+        if not self._first:
+            self._outgoing.append(name)
             self._more.set()
 
     async def request(self, method: str, path: str, body: Mapping[str, Any]) -> bytes:
@@ -222,8 +233,7 @@ class ServerConnection:
             watch.fail(self._closed)
         else:
             self._watches[watch.name] = watch
-            self._outgoing.append(watch.name)
-            self._more.set()
+            self._send_soon(watch.name)
         return watch
 
     def unwatch(self, watch: WireWatch) -> None:
@@ -238,6 +248,8 @@ class ServerConnection:
         while True:
             error: Exception = ConnectionResetError("the server closed the connection")
             try:
+                if self._before_connecting is not None:
+                    await self._before_connecting()
                 await self._connect_and_serve()
             except BargeinError as refusal:
                 # The server refuses this client, and would again.
@@ -289,9 +301,9 @@ class ServerConnection:
                     if message.type is aiohttp.WSMsgType.TEXT:
                         self._take(message.data)
             finally:
-                writing.cancel()
-                with suppress(asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
-                    await writing
+                failure = await end_task(writing)
+            if failure is not None and not isinstance(failure, LOST):
+                raise failure
 
     async def _refusal(self, status: int) -> BargeinError:
         """Why a handshake was refused. A client of WebSockets cannot read that, so it is asked for
@@ -345,12 +357,14 @@ class ServerConnection:
         match frame:
             case HelloFrame():
                 self.hello, self._start = frame, frame.start
-                self._outgoing = deque([*self._watches, *self._pending])
-                self._more.set()
+                self._begin_again(frame)
                 self._greet(None)
                 self._on_connected(True)
             case ReplyFrame(id=name):
                 asked = self._pending.pop(name, None)
+                if name in self._first:
+                    self._first.remove(name)
+                    self._say_rest()
                 if asked is not None:
                     asked.end(frame)
                 elif (watch := self._watches.get(name)) is not None:
@@ -363,6 +377,25 @@ class ServerConnection:
                 raise Unauthenticated(detail)
             case CutFrame():
                 pass  # the server closes the connection, and the client comes back
+
+    def _begin_again(self, hello: HelloFrame) -> None:
+        """Says all that is unanswered, after what must be said first."""
+        for name in self._first:
+            self._pending.pop(name, None)
+        first = [
+            self._make(each.do, each.params, {}, each.body, Resend.SAME)
+            for each in self._says_first(hello)
+        ]
+        self._first = {asked.name for asked in first}
+        self._pending |= {asked.name: asked for asked in first}
+        self._outgoing = deque(self._first)
+        self._more.set()
+        self._say_rest()
+
+    def _say_rest(self) -> None:
+        if not self._first:
+            self._outgoing = deque([*self._watches, *self._pending])
+            self._more.set()
 
     def _begun(self, watch: WireWatch, reply: ReplyFrame) -> None:
         if reply.status >= 400:
@@ -381,8 +414,7 @@ class ServerConnection:
 
     def _watch_again(self, watch: WireWatch) -> None:
         if watch.name in self._watches:
-            self._outgoing.append(watch.name)
-            self._more.set()
+            self._send_soon(watch.name)
 
     def _greet(self, error: BargeinError | None) -> None:
         if not self._greeted.done():

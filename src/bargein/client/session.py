@@ -4,6 +4,7 @@ Who speaks is whom the client's token names: the parameters `sender`, `by` and `
 engine's own methods are the server's to fill in.
 """
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -35,16 +36,18 @@ from bargein.contracts.choice import choose
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.given import (
     check_attachments,
+    check_heard_or_none,
     check_messages,
     check_number,
     check_texts,
     check_texts_or_none,
 )
 from bargein.contracts.live import ChildView, TurnEvent
-from bargein.contracts.message import Attachment, Disposition, Mode, QuestionPolicy
+from bargein.contracts.message import Attachment, Disposition, HeardSoFar, Mode, QuestionPolicy
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.output_type import OutputType, output_type
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import UserError
@@ -53,9 +56,11 @@ from bargein.session.results import MessageGone, TurnResult
 from bargein.session.rewinding import Rewind
 from bargein.session.sending import AnySendOptions, parts_of
 from bargein.session.session import NAMED, Content, InboxItem, Sent, TooLate, TurnFailed
+from bargein.session.side_question import SideAnswer
 from bargein.session.state import SessionState
 from bargein.session.streaming import EventsOfTurn, TurnStream
 from bargein.session.undo import Undone
+from bargein.session.undoing_calls import CallsBeingUndone
 
 U = TypeVar("U")
 
@@ -94,6 +99,7 @@ class Session:
         group: str | None = None,
         output: object = None,
         questions: QuestionPolicy | None = None,
+        heard: HeardSoFar | None = None,
     ) -> Sent[Any]:
         """Hand over a message. Durable when this returns.
 
@@ -101,6 +107,7 @@ class Session:
         broke is taken once; `disposition` is then `duplicate`, if the first one had arrived.
         """
         check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
+        check_heard_or_none(heard)
         asked_type = output_type(output) if output is not None else None
         body: dict[str, Any] = {
             "content": parts_of(content),
@@ -113,6 +120,7 @@ class Session:
             "group": group,
             "output": asked_type.output if asked_type is not None else None,
             "questions": questions,
+            "heard": heard,
         }
         body |= {name: value for name, value in given.items() if value is not None}
         answer = await self._ask_large("send_message", "POST", "messages", body)
@@ -142,6 +150,7 @@ class Session:
         group: str | None = None,
         output: object = None,
         questions: QuestionPolicy | None = None,
+        heard: HeardSoFar | None = None,
     ) -> TurnStream[Any]:
         """Sends a message and yields the events of its turn, as `bargein.Session.stream` does.
 
@@ -158,6 +167,7 @@ class Session:
             group=group,
             output=output,
             questions=questions,
+            heard=heard,
         )
         accepted: list[Sent[Any]] = []
         return TurnStream(self._stream(send, client_id is not None, accepted), accepted)
@@ -206,6 +216,7 @@ class Session:
         scope: Scope | str = Scope.TURN,
         target: str | None = None,
         expected_turn: str | None = None,
+        heard: HeardSoFar | None = None,
     ) -> Receipt:
         """Stop what is named; return the receipt when all of it has settled.
 
@@ -215,19 +226,40 @@ class Session:
         """
         scope = choose(Scope, scope)
         check_texts_or_none(target=target, expected_turn=expected_turn)
+        check_heard_or_none(heard)
         if scope in NAMED and target is None:
             raise UserError(f"say which {scope} is to be stopped: target=...")
-        body = _without_none(scope=scope, target=target, expected_turn_id=expected_turn)
+        body = _without_none(
+            scope=scope, target=target, expected_turn_id=expected_turn, heard=heard
+        )
         return read(Receipt, await self._ask("interrupt", body=body, again=Resend.AIMED))
 
-    def interrupt_now(self, *, expected_turn: str | None = None) -> "StopOverWire":
+    def interrupt_now(
+        self, *, expected_turn: str | None = None, heard: HeardSoFar | None = None
+    ) -> "StopOverWire":
         """Ask for a stop of the running turn from any thread or signal handler. Never waits."""
         check_texts_or_none(expected_turn=expected_turn)
-        body = _without_none(expected_turn_id=expected_turn)
+        check_heard_or_none(heard)
+        body = _without_none(expected_turn_id=expected_turn, heard=heard)
         asked = self._connection.begin_soon(
             "interrupt", params={"session": self.id}, body=body, again=Resend.AIMED
         )
         return StopOverWire(self._connection, asked)
+
+    async def side_question(self, question: str, *, question_id: str | None = None) -> SideAnswer:
+        """Ask the model something beside the running turn, without touching it. Cancelling this
+        call stops it."""
+        check_texts(question=question)
+        check_texts_or_none(question_id=question_id)
+        question_id = question_id or f"b{secrets.token_hex(8)}"
+        body = {"text": question, "id": question_id}
+        try:
+            return read(SideAnswer, await self._ask("side_question", body=body, again=Resend.NEVER))
+        except asyncio.CancelledError:
+            stop = {"scope": Scope.SIDE, "target": question_id}
+            params = {"session": self.id}
+            self._connection.begin_soon("interrupt", params=params, body=stop, again=Resend.AIMED)
+            raise
 
     async def pause(self) -> None:
         """Hold the turn at its next step boundary, and its sub-agents at theirs."""
@@ -352,6 +384,11 @@ class Session:
         """Take back the last undo of files, as far as nobody has changed them since."""
         return read(FilesUndone, await self._ask("redo_files", again=Resend.NEVER))
 
+    async def undo_calls(self, calls: Sequence[str] | None = None) -> CallsBeingUndone:
+        """Begin a turn that undoes calls whose tools declare how, as `bargein.Session` does."""
+        body = {"calls": None if calls is None else list(calls)}
+        return read(CallsBeingUndone, await self._ask("undo_calls", body=body, again=Resend.NEVER))
+
     async def diff(self, turn: str | None = None) -> str:
         """What the calls of a turn changed in files, as `git diff` shows it."""
         check_texts_or_none(turn=turn)
@@ -370,6 +407,30 @@ class Session:
         """Give the session a title. Durable when this returns."""
         check_texts(title=title)
         await self._ask("change_session", body={"title": title}, again=Resend.SAME)
+
+    async def fork(self, turn: str | None = None) -> str:
+        """Make a session that begins with what this one said until the end of `turn`, or of the
+        last turn that is over; return its id."""
+        check_texts_or_none(turn=turn)
+        body = {"turn": turn} if turn is not None else {}
+        made = await self._ask("fork_session", body=body, again=Resend.SAME)
+        return read(DetailReply, made).session.id
+
+    async def place(self) -> SessionPlace | None:
+        """Where the session works; None if nobody has said."""
+        return (await self.state()).place
+
+    async def set_place(
+        self, place: SessionPlace, *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Let the session work in another folder or with another model, from its next turn on. Only
+        for the terminals of the user who runs the server. `environment` stays in its memory."""
+        body = {
+            "workspace": place.workspace,
+            "model": place.model,
+            "environment": dict(environment or {}),
+        }
+        await self._ask("place_session", body=body, again=Resend.SAME)
 
     async def end(self) -> None:
         """End the session for good: its turn, its background, and its inbox stays unanswered."""

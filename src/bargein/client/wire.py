@@ -11,7 +11,7 @@ import msgspec
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.live import ChildView, Live
 from bargein.contracts.message import Disposition, Message
-from bargein.contracts.model import ModelMessage
+from bargein.contracts.model import ModelMessage, ToolSchema
 from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import OpenQuestion
@@ -53,6 +53,10 @@ class SentReply(msgspec.Struct, frozen=True):
     turn: str | None = None
 
 
+class PromptReply(msgspec.Struct, frozen=True):
+    text: str
+
+
 class DoneReply(msgspec.Struct, frozen=True):
     status: Literal["done", "too_late", "accepted"] = "done"
     detail: str = ""
@@ -85,6 +89,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
     last_seq: int
     background: int = 0
     unreadable: str = ""
+    workspace: str = ""
 
 
 class DetailReply(msgspec.Struct, frozen=True):
@@ -137,6 +142,56 @@ class TranscriptReply(msgspec.Struct, frozen=True):
     messages: tuple[ModelMessage, ...]
 
 
+class GuestReply(msgspec.Struct, frozen=True):
+    name: str
+    approves: bool
+
+
+class GuestsReply(msgspec.Struct, frozen=True):
+    """With whom a session is shared; all of it is empty if it is not."""
+
+    address: str = ""
+    fingerprint: str = ""
+    guests: tuple[GuestReply, ...] = ()
+    waiting: tuple[str, ...] = ()
+    here_only: bool = False
+
+
+class InvitedReply(msgspec.Struct, frozen=True):
+    """`address` works once, for the guest `name`."""
+
+    address: str
+    name: str
+    shared: GuestsReply
+
+
+class UnsharedReply(msgspec.Struct, frozen=True):
+    guests: tuple[str, ...]
+
+
+class JoinedReply(msgspec.Struct, frozen=True):
+    """What a guest gets for an invitation: a token for one session."""
+
+    token: str
+    session: str
+    principal: str
+
+
+class StoppedReply(msgspec.Struct, frozen=True):
+    receipts: tuple[Receipt, ...]
+
+
+class PlaceReply(msgspec.Struct, frozen=True):
+    """Where a session works, with which model and tools."""
+
+    workspace: str = ""
+    chosen: str = ""
+    model: str = ""
+    why: str = ""
+    takes_tools: bool = True
+    tools: tuple[ToolSchema, ...] = ()
+
+
 class WatchReply(msgspec.Struct, frozen=True):
     after: int
 
@@ -150,6 +205,8 @@ class Me(msgspec.Struct, frozen=True):
     model: str
     host_tools: bool
     workspace: str = ""
+    places: bool = False
+    host: bool = False
 
 
 _frames = msgspec.json.Decoder(Frame)

@@ -41,6 +41,8 @@ class Purpose(StrEnum):
     ANSWER = "answer"
     SUMMARY = "summary"
     TITLE = "title"
+    SIDE = "side"
+    """A side question."""
     CHILD = "child"
     """All requests of a sub-agent, reported when it has ended."""
 
@@ -105,11 +107,35 @@ class Spent(Value, frozen=True):
             estimated=self.estimated or usage.estimated,
         )
 
+    @property
+    def usage(self) -> Usage:
+        """The same as the usage of one request."""
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_input_tokens,
+            self.estimated,
+            self.cost,
+        )
+
     def with_call(self) -> "Spent":
         return msgspec.structs.replace(self, steps=self.steps + 1)
 
     def with_time(self, seconds: float) -> "Spent":
         return msgspec.structs.replace(self, time_s=self.time_s + seconds)
+
+    def plus(self, other: "Spent") -> "Spent":
+        return Spent(
+            steps=self.steps + other.steps,
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            priced=self.priced + other.priced,
+            unpriced=self.unpriced + other.unpriced,
+            time_s=self.time_s + other.time_s,
+            estimated=self.estimated or other.estimated,
+        )
 
     def since(self, before: "Spent") -> "Spent":
         """Return what was spent after `before`, an earlier state of the same account."""

@@ -32,6 +32,8 @@ class ChatCommand(StrEnum):
     """Give the words that follow a turn of their own, later; alone, list what waits."""
     REDIRECT = "redirect"
     """Stop the running turn, then answer the words that follow."""
+    CONTINUE = "continue"
+    """Let the held messages go on."""
     UNDO = "undo"
     """Take back the last turn."""
     NEW = "new"
@@ -51,6 +53,7 @@ CHAT_PROGRAM_HELP = """\
 /stop  stop the answer; what waits is held (a bare "stop" does the same)
 /queue WORDS  answer this after what runs; alone: what waits
 /redirect WORDS  stop what runs and answer this
+/continue  let what is held go on
 /undo  take back the last turn
 /status  what is going on
 /new  begin a new conversation

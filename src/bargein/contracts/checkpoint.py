@@ -22,10 +22,12 @@ class CheckpointError(WorldError):
 
 
 class Span(Value, frozen=True):
-    """The ids of the snapshots before and after something changed files."""
+    """The ids of the snapshots before and after something changed files. `shared`: calls of other
+    sessions were at work in the folder too, so that nobody knows who changed what."""
 
     before: str
     after: str
+    shared: bool = False
 
 
 class FileFate(StrEnum):
@@ -61,6 +63,20 @@ class FilesUndone(Value, frozen=True):
         return tuple(each for each in self.files if each.fate is FileFate.KEPT)
 
 
+class FolderWork(Protocol):
+    """A group of calls that may change files. Its methods may raise `CheckpointError`; it counts
+    as begun or ended all the same."""
+
+    async def begins(self) -> None:
+        """Takes the snapshot before the calls start."""
+        ...
+
+    async def ends(self) -> tuple[Span, ...]:
+        """Takes the snapshot after them. Returns the spans in which files changed; none if there
+        is no snapshot of before."""
+        ...
+
+
 class Checkpoints(Protocol):
     """The snapshots of one workspace. Every method may raise `CheckpointError`. Cancelling one ends
     the wait; an undo that has begun goes on to its end."""
@@ -68,6 +84,8 @@ class Checkpoints(Protocol):
     async def save(self) -> str:
         """Takes a snapshot and returns its id."""
         ...
+
+    def work(self) -> FolderWork: ...
 
     async def preview(self, spans: Sequence[Span], overrule: Sequence[str] = ()) -> FilesUndone:
         """Says what `undo` would do, and changes nothing."""

@@ -7,10 +7,11 @@ event is never changed; a later event may supersede it.
 from enum import StrEnum
 
 from bargein.contracts.budget import BudgetKind, BudgetScope, Purpose
-from bargein.contracts.checkpoint import Span
+from bargein.contracts.checkpoint import FilesUndone, Span
 from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text, ToolCall, Usage
 from bargein.contracts.permission import Grant, GrantScope, PermissionMode
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt
 from bargein.contracts.tool import CallResult, Effect, Question
 from bargein.contracts.value import Value
@@ -99,6 +100,19 @@ class AssistantSaid(Value, frozen=True, tag="assistant_said"):
     partial: bool = False
 
 
+class AnswerHeard(Value, frozen=True, tag="answer_heard"):
+    """Of what this turn said until now, the user heard or saw only the first `characters` code
+    points. The rest leaves the model's view, and stays in the log. Calls and their results stay in
+    both. `streaming`: an answer was still streaming, and the next `AssistantSaid` of the turn is
+    that answer, with the rest of the count. What an earlier event of this kind cut off does not
+    count."""
+
+    turn: str
+    characters: int
+    by: str
+    streaming: bool = False
+
+
 class TextCheckpoint(Value, frozen=True, tag="text_checkpoint"):
     """The next piece of an answer that is still streaming, so that a crash loses at most a second
     of it. `AssistantSaid` of the same turn makes all checkpoints before it void; so does a
@@ -116,6 +130,15 @@ class CallStarted(Value, frozen=True, tag="call_started"):
     call: ToolCall
     effect: Effect
     title: str = ""
+
+
+class CallNoted(Value, frozen=True, tag="call_noted"):
+    """A running call has stored what it needs to learn its outcome after a crash, such as the id of
+    a task that a server runs for it. `note` belongs to the tool."""
+
+    turn: str
+    call_id: str
+    note: str
 
 
 class CallEnded(Value, frozen=True, tag="call_ended"):
@@ -215,6 +238,23 @@ class TurnHidden(Value, frozen=True, tag="turn_hidden"):
     by: str
 
 
+class UndoingCall(Value, frozen=True):
+    """`call` undoes a call of the turn `of`, whose id is `undoes`."""
+
+    of: str
+    undoes: str
+    call: ToolCall
+
+
+class CallsUndoing(Value, frozen=True, tag="calls_undoing"):
+    """Somebody asked to undo calls. The turn `turn` does it, and nothing else: it makes these calls
+    one after the other."""
+
+    turn: str
+    calls: tuple[UndoingCall, ...]
+    by: str
+
+
 class FilesChanged(Value, frozen=True, tag="files_changed"):
     """Calls of a turn changed files of the workspace between two snapshots. It may come after the
     end of the turn, which does not wait for snapshots."""
@@ -232,6 +272,16 @@ class FilesRestored(Value, frozen=True, tag="files_restored"):
     span: Span
     by: str
     redo: bool = False
+
+
+class FilesRolledBack(Value, frozen=True, tag="files_rolled_back"):
+    """What became of the files of a turn that a message rolled back. The turn of the message begins
+    after it. `error` says why no file was put back, if that failed."""
+
+    turn: str
+    files: FilesUndone
+    by: str
+    error: str = ""
 
 
 class ModelUsed(Value, frozen=True, tag="model_used"):
@@ -268,11 +318,29 @@ class BudgetUsedUp(Value, frozen=True, tag="budget_used_up"):
     limit: float
 
 
+class BudgetLow(Value, frozen=True, tag="budget_low"):
+    """A turn has come to use most of a budget, its own or its session's. It goes on until the
+    budget is used up. Once a turn for each budget."""
+
+    turn: str
+    scope: BudgetScope
+    kind: BudgetKind
+    limit: float
+    used: float
+
+
 class SessionTitled(Value, frozen=True, tag="session_titled"):
     """`by` is a user, `model`, or `words` if the title is the first words of the first message."""
 
     title: str
     by: str
+
+
+class SessionPlaced(Value, frozen=True, tag="session_placed"):
+    """Where the session works from its next turn on; the last one counts."""
+
+    place: SessionPlace
+    by: str = ""
 
 
 class PermissionChanged(Value, frozen=True, tag="permission_changed"):
@@ -316,8 +384,10 @@ Event = (
     | MessagesTaken
     | UserSaid
     | AssistantSaid
+    | AnswerHeard
     | TextCheckpoint
     | CallStarted
+    | CallNoted
     | CallEnded
     | CallDetached
     | BackgroundEnded
@@ -332,10 +402,14 @@ Event = (
     | TurnHidden
     | FilesChanged
     | FilesRestored
+    | FilesRolledBack
+    | CallsUndoing
     | ModelUsed
     | Compressed
     | BudgetUsedUp
+    | BudgetLow
     | SessionTitled
+    | SessionPlaced
     | PermissionChanged
     | Granted
     | GrantRevoked

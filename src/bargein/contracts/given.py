@@ -11,7 +11,7 @@ from reprlib import repr as shortened
 
 import msgspec
 
-from bargein.contracts.message import Attachment
+from bargein.contracts.message import HEARD_CHARACTERS_MAX, Attachment, HeardSoFar
 from bargein.contracts.model import (
     AssistantMessage,
     Image,
@@ -72,6 +72,19 @@ def check_path_or_none(**given: object) -> None:
 def check_number(argument: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise wrong(argument, value, "give a whole number")
+
+
+def check_heard_or_none(heard: object) -> None:
+    if heard is None:
+        return
+    if not isinstance(heard, HeardSoFar):
+        raise wrong("heard", heard, "give HeardSoFar(turn, characters) or None")
+    check_texts(**{"heard.turn": heard.turn})
+    check_number("heard.characters", heard.characters)
+    if not 0 <= heard.characters <= HEARD_CHARACTERS_MAX:
+        raise ValueError(
+            f"heard.characters is {shortened(heard.characters)}; give 0 to {HEARD_CHARACTERS_MAX}"
+        )
 
 
 def check_parts(argument: str, parts: object) -> Sequence[Text | Image]:

@@ -62,6 +62,14 @@ class Stopping(Value, frozen=True, tag="stopping"):
     turn: str
 
 
+class Paused(Value, frozen=True, tag="paused"):
+    """Somebody has paused the turn, or with `paused` false has let it go on. A watcher that joins
+    later finds it in the session's state."""
+
+    turn: str
+    paused: bool
+
+
 class AnswerSoFar(Value, frozen=True, tag="answer_so_far"):
     """The whole text so far of the streaming answer, for a watcher that joins in the middle of it.
     It replaces the text that the watcher had; deltas continue from here."""
@@ -81,6 +89,14 @@ class OutputSoFar(Value, frozen=True, tag="output_so_far"):
     skipped: int = 0
 
 
+class Notice(Value, frozen=True, tag="notice"):
+    """Something that its user should know, such as the progress of loading a model on this machine,
+    or that the session moved to another. `turn` is empty if it may be none's."""
+
+    turn: str
+    text: str
+
+
 Live = (
     TextDelta
     | ReasoningDelta
@@ -89,8 +105,10 @@ Live = (
     | StepBegan
     | StepOver
     | Stopping
+    | Paused
     | AnswerSoFar
     | OutputSoFar
+    | Notice
 )
 
 TurnEvent = Event | Live

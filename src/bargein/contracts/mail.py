@@ -4,8 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from bargein.cancel import Cause
+from bargein.contracts.message import HeardSoFar
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.value import Value
+from bargein.errors import WorldError
 
 
 class Letter(Value, frozen=True):
@@ -29,6 +31,7 @@ class StopAsked(Value, frozen=True):
     seq: int
     by: str
     cause: Cause
+    heard: HeardSoFar | None = None
 
 
 class StopAnswered(Value, frozen=True):
@@ -38,9 +41,26 @@ class StopAnswered(Value, frozen=True):
     error: str = ""
 
 
+class RoadBlocked(WorldError):
+    """A node cannot be reached over HTTP now. It may or may not have got the request."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, retryable=True)
+
+
+class Road(Protocol):
+    """The way to other nodes that needs no database."""
+
+    async def ask(self, address: str, key: str, body: bytes) -> bytes:
+        """Asks the node at this address and returns its answer. The same key is the same request.
+        Raises `RoadBlocked` if there is no answer."""
+        ...
+
+
 class Mail(Protocol):
-    """What holds: a letter is durable when `post` returns, and is received at least once by an
-    owner that lives and reads its mail."""
+    """What holds: a letter is received at least once by an owner that lives and reads its mail,
+    unless the database crashes a moment after `post`. Who needs an answer posts again until it
+    comes."""
 
     async def post(self, recipient: str, letter: Letter) -> None: ...
 

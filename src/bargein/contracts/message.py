@@ -10,6 +10,7 @@ from bargein.contracts.value import Value
 __all__ = [
     "Attachment",
     "Disposition",
+    "HeardSoFar",
     "Message",
     "Mode",
     "QuestionPolicy",
@@ -26,7 +27,7 @@ class Mode(StrEnum):
     QUEUE = "queue"
     """Start a turn of its own later."""
     ROLLBACK = "rollback"
-    """Stop the turn and hide it from the model, then answer this message."""
+    """Stop the turn, hide it from the model and put its files back, then answer this message."""
     REJECT = "reject"
     """Refuse the message if a turn is running."""
 
@@ -61,6 +62,18 @@ class Attachment(Value, frozen=True):
     name: str
     media_type: str
     data: bytes
+
+
+HEARD_CHARACTERS_MAX = 2**53 - 1
+"""Every program that speaks JSON can read numbers up to here."""
+
+
+class HeardSoFar(Value, frozen=True):
+    """How much of what a turn said the user has heard or seen: the first `characters` code points
+    of all its text. What an earlier `HeardSoFar` of the turn cut off does not count."""
+
+    turn: str
+    characters: int
 
 
 class Message(Value, frozen=True):

@@ -44,6 +44,8 @@ class Standing(StrEnum):
     """How far a person who speaks to a session is trusted, from the least to the most. A surface
     knows the person's standing; a question names the standing that an answer needs."""
 
+    GUEST = "guest"
+    """May send messages to a session that the owner has shared, and approves nothing."""
     WRITER = "writer"
     """May send messages to the session."""
     APPROVER = "approver"

@@ -3,6 +3,8 @@
 from enum import StrEnum
 
 from bargein.cancel import Reason
+from bargein.contracts.budget import Spent
+from bargein.contracts.model import Usage
 from bargein.contracts.tool import CallStatus, Effect, StopDetail
 from bargein.contracts.value import Value
 
@@ -22,6 +24,8 @@ class Scope(StrEnum):
     CHILD = "child"
     TURN = "turn"
     SESSION = "session"
+    SIDE = "side"
+    """A side question, by its id."""
 
 
 class ReceiptStatus(StrEnum):
@@ -42,7 +46,9 @@ class StepKind(StrEnum):
 
 class StoppedStep(Value, frozen=True):
     """One running thing that a stop found, and how it ended. `elapsed_ms` counts from the stop
-    until its end. `unsuccessful` is copied from the call's result."""
+    until its end. `unsuccessful` is copied from the call's result. `usage` is what a model request
+    or a sub-agent used until it ended; that of a call is the sum of its sub-agents. None if the
+    step asked no model."""
 
     kind: StepKind
     name: str
@@ -53,12 +59,15 @@ class StoppedStep(Value, frozen=True):
     summary: str = ""
     detail: StopDetail | None = None
     unsuccessful: bool = False
+    usage: Usage | None = None
 
 
 class Receipt(Value, frozen=True):
     """The proof that a stop is done, not only requested. `held` lists the messages that wait until
     the user continues, `queued` those that start by themselves. `stored` is False if the store did
-    not confirm the receipt in time; then it exists in memory only."""
+    not confirm the receipt in time; then it exists in memory only. `spent` is the total of what was
+    stopped: the whole turn with its sub-agents, or the call or sub-agent alone. None if nothing was
+    stopped."""
 
     status: ReceiptStatus
     scope: Scope
@@ -71,6 +80,7 @@ class Receipt(Value, frozen=True):
     held: tuple[str, ...] = ()
     queued: tuple[str, ...] = ()
     stored: bool = True
+    spent: Spent | None = None
 
     @property
     def abandoned(self) -> tuple[StoppedStep, ...]:

@@ -37,6 +37,7 @@ from typing import Protocol, runtime_checkable
 from bargein.contracts.event import Event, Recorded
 from bargein.contracts.mail import Mail
 from bargein.contracts.receipt import Receipt
+from bargein.contracts.size import size_of_event
 from bargein.contracts.value import Value
 from bargein.errors import BargeinError, WorldError
 
@@ -141,6 +142,16 @@ class Commit(Value, frozen=True):
     keys: tuple[AcceptKey, ...] = ()
     title: str | None = None
     text: str = ""
+
+
+LARGE_BYTES = 64 * 1024
+
+
+def is_large(commit: Commit) -> bool:
+    """Whether a commit writes so much that smaller commits of other sessions should not wait for
+    it. Its writer passes it to the store in a call of its own, and a store may write others
+    first."""
+    return sum(map(size_of_event, commit.events)) > LARGE_BYTES
 
 
 class Found(Value, frozen=True):
@@ -261,8 +272,58 @@ class LeasedStore(Protocol):
         nothing of its sessions may run any longer."""
         ...
 
+    def on_deadline(self, call: Callable[[float], object]) -> None:
+        """Have `call` called with the time of CLOCK_BOOTTIME by which nothing of this owner may run
+        any more, now and in any thread whenever it moves: for those who can act while this process
+        is frozen."""
+        ...
+
     async def orphans(self) -> list[str]:
         """Wait until there are unfinished root sessions that no living owner has. Returns some."""
+        ...
+
+    async def release(self, session: str, *, epoch: int) -> bool:
+        """Give up a root session, at a raised epoch: it is free. Returns False if it was not this
+        owner's at this epoch any more."""
+        ...
+
+
+class NodeRow(Value, frozen=True):
+    """A node as the shared database knows it. `lease_s` is how long its lease still lasts, by the
+    database's clock; `unfinished` counts the sessions that it has work with."""
+
+    id: str
+    address: str
+    version: str
+    dead: bool
+    lease_s: float
+    joined_at: float
+    unfinished: int
+
+
+@runtime_checkable
+class ClusterStore(Protocol):
+    """A store through which nodes find each other."""
+
+    @property
+    def server_host(self) -> str:
+        """The host of the database; "" for one on this machine."""
+        ...
+
+    async def cluster_secret(self) -> str:
+        """The secret that all nodes share. Made by the first one that asks."""
+        ...
+
+    async def announce(self, address: str) -> None:
+        """Tell the others where this node is, from now on and under each of its names."""
+        ...
+
+    async def nodes(self) -> list[NodeRow]:
+        """Returns all nodes, the living first."""
+        ...
+
+    async def replication(self) -> str:
+        """Says in a few words what a failover of the database can lose."""
         ...
 
 

@@ -198,6 +198,8 @@ class PlannedCall(msgspec.Struct, frozen=True):
     grace_s: float = 0.0
     reaches: Reach | None = None
     """How much the call can change; None derives it from the effect."""
+    confined: bool = False
+    """In `plan` mode the call can run all the same: it is closed in so that it changes nothing."""
 
     @property
     def reach(self) -> Reach:
@@ -282,7 +284,8 @@ class CallContext(msgspec.Struct, frozen=True):
     sub-agents, where there are any. `background` is None without a session and for a call made by
     another call: such a call cannot outlive its caller. `hooks` surround the call and the calls
     that it makes. `permits` decides what runs without approval. `owner` owns the task of the call;
-    None means the innermost open `TaskOwner`. The pipeline fills in `record`.
+    None means the innermost open `TaskOwner`. The pipeline fills in `record`. `keep_note` stores
+    what `LostCalls` needs after a crash, durably before it returns; None without a session.
     """
 
     call_id: str
@@ -297,6 +300,7 @@ class CallContext(msgspec.Struct, frozen=True):
     owner: TaskOwner | None = None
     permits: Permits | None = None
     record: CallNotes | None = None
+    keep_note: Callable[[str], Awaitable[object]] | None = None
 
 
 class ForeignTool(Protocol):
@@ -321,6 +325,15 @@ class ForeignTool(Protocol):
         ...
 
 
+class LostCalls(Protocol):
+    """Learns how calls ended under which the program died."""
+
+    async def outcome_of(self, session_id: str, call: ToolCall, note: str) -> CallResult | None:
+        """Returns how the call ended, from the note that it stored; None if that cannot be learnt.
+        The caller sets a bound and cancels it then. Nothing is run again."""
+        ...
+
+
 class ForeignTools(Protocol):
     """The tools that others run. They come and go while the program runs."""
 
@@ -340,3 +353,15 @@ class Toolbox(Protocol):
     def plan(self, call: ToolCall) -> PlannedCall | Refused: ...
 
     async def run(self, planned: PlannedCall, context: CallContext) -> CallResult: ...
+
+
+class UndoingToolbox(Toolbox, Protocol):
+    """A toolbox whose tools may declare how a call of theirs is undone: by another call, which goes
+    through the same pipeline."""
+
+    def plan_undo(
+        self, call: ToolCall, result: CallResult, call_id: str
+    ) -> PlannedCall | Refused | None:
+        """Plans the call that undoes `call`, under the id `call_id`. Returns None if its tool
+        declares none, or if `result` leaves nothing to undo. Has no effect."""
+        ...

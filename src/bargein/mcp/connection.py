@@ -42,6 +42,7 @@ from bargein.mcp.eras import (
     supported_versions,
 )
 from bargein.mcp.errors import McpError, NotSent, Rejected, ServerDown
+from bargein.mcp.lines import HEAD_BYTES
 from bargein.mcp.pending import Late, OnProgress, PendingRequest, ProgressNote, RpcAnswer
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver, Transport
 from bargein.mcp.wire import Incoming, Outgoing
@@ -56,7 +57,14 @@ FENCED_MAX: Final = 1000
 RELIST_S: Final = 0.5
 LISTEN_S_MAX: Final = 60.0
 
-_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_NAMED_BY: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 """The parameter by which HTTP's routers know what a request is about."""
 
 _log = logging.getLogger("bargein.mcp")
@@ -64,9 +72,11 @@ _log = logging.getLogger("bargein.mcp")
 
 class StopAnswer(msgspec.Struct, frozen=True):
     """How a stop went. `sent`: the request had been written, so that something may have happened.
-    `responds` is None where it cannot be known."""
+    `told`: the server could be told; a pipe that it does not read may be full. `responds` is None
+    where it cannot be known."""
 
     sent: bool
+    told: bool = True
     late: Late = Late.NOTHING
     responds: bool | None = None
 
@@ -75,7 +85,7 @@ class Oddities(msgspec.Struct):
     """What a server sent that it should not have, for people."""
 
     junk: int = 0
-    too_long: int = 0
+    too_large: int = 0
     late: int = 0
     last: str = ""
 
@@ -86,7 +96,7 @@ class Oddities(msgspec.Struct):
         """A sentence about all of it; empty if there was nothing odd."""
         counted = (
             (self.junk, "lines that are no messages"),
-            (self.too_long, "messages that were too long"),
+            (self.too_large, "messages that were too large"),
             (self.late, "answers to stopped requests"),
         )
         told = ", ".join(f"{number} {what}" for number, what in counted if number)
@@ -230,7 +240,9 @@ class McpConnection(Receiver):
             supported = supported_versions(answer.error)
             known = (STATELESS_VERSION, *HANDSHAKE_VERSIONS)
             if supported is not None and not any(each in supported for each in known):
-                raise ServerDown(self.name, f"no version of MCP fits: {answer.error.message}")
+                raise ServerDown(
+                    self.name, f"no version of MCP fits: {one_line(answer.error.message, 300)}"
+                )
             return False
         if answer.result is None:
             return False
@@ -300,7 +312,7 @@ class McpConnection(Receiver):
         self.transport.send(Outgoing(method, wire.notification(method, params)))
 
     def respond(self, request: Incoming, result: Mapping[str, Any]) -> None:
-        """RpcAnswer a request of the server's. Quiet if the connection is lost."""
+        """Answer a request of the server's. Quiet if the connection is lost."""
         self._reply(wire.answer(request.id, result))
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -320,6 +332,7 @@ class McpConnection(Receiver):
         if pending.open:
             self._fence(pending)
             self.transport.close_stream(pending.id)
+            self.transport.withdraw(pending.id)
         self._open.pop(pending.id, None)
 
     # Stopping
@@ -334,26 +347,28 @@ class McpConnection(Receiver):
         if self.transport.withdraw(pending.id):
             return StopAnswer(sent=False)
         responds: bool | None = None
+        notice = self._cancelled(pending)
         with anyio.move_on_after(grace_s):
             if not self.transport.has_streams:
                 responds = False
-                responds = await self._tell_on_the_pipe(pending)
+                responds = await self._tell_on_the_pipe(notice)
             elif self.era.stateless:
                 self.transport.close_stream(pending.id)
             else:
                 responds = False
-                responds = await self.transport.deliver(self._cancelled(pending))
+                responds = await self.transport.deliver(notice)
                 with anyio.move_on_after(LATE_S):
                     await pending.late_came.wait()
         self.transport.close_stream(pending.id)
-        return StopAnswer(sent=True, late=pending.late, responds=responds)
+        told = bool(responds) or not self.transport.is_unwritten(notice)
+        return StopAnswer(sent=True, told=told, late=pending.late, responds=responds)
 
-    async def _tell_on_the_pipe(self, pending: PendingRequest) -> bool:
+    async def _tell_on_the_pipe(self, notice: Outgoing) -> bool:
         """A check behind the notice: a pipe keeps the order, so that whoever answers the one has
         read the other."""
         check: PendingRequest | None = None
         try:
-            self.transport.send(self._cancelled(pending), first=True)
+            self.transport.send(notice, first=True)
             check = self.begin(self.era.check_method, self.era.params())
             answer = await _answer_to(check)
         except McpError:
@@ -385,6 +400,10 @@ class McpConnection(Receiver):
     # What the server sends
 
     def received(self, data: bytes, via: int | None) -> bool:
+        if wire.holds_too_much(data):
+            what = f"it has more than {wire.VALUES_MAX:,} values"
+            self._too_large(data[:HEAD_BYTES] + data[-HEAD_BYTES:], what, via)
+            return False
         try:
             messages = wire.decode(data)
         except wire.BadMessage:
@@ -416,7 +435,8 @@ class McpConnection(Receiver):
         fenced = self._fenced.get(request_id)
         if fenced is None:
             return False
-        self.oddities.late += 1
+        # Only of calls: a question for its era may be answered late without being odd.
+        self.oddities.late += bool(fenced.label)
         is_first = fenced.late is Late.NOTHING
         fenced.put(answer)
         return is_first
@@ -431,9 +451,9 @@ class McpConnection(Receiver):
             taken_back = wire.parse_object(message.params).get("requestId")
             for pending in self._open.values():
                 pending.forget(taken_back)
-            return True
-        if method.endswith("/list_changed"):
+        elif method.endswith("/list_changed"):
             self._on_change(method.split("/")[1])
+        # Counts as unwanted, like progress: a flood of it is read slowly.
         return False
 
     def _take_progress(self, message: Incoming) -> bool:
@@ -453,7 +473,7 @@ class McpConnection(Receiver):
     def _take_request(self, message: Incoming, via: int | None) -> bool:
         if message.method == "ping":
             self._reply(wire.answer(message.id, {}))
-            return True
+            return False
         if message.method == "elicitation/create":
             pending = self._whose(via)
             if pending is not None and pending.ask(message):
@@ -477,12 +497,16 @@ class McpConnection(Receiver):
             _log.debug("an answer to a server was not sent: %s", error)
 
     def too_long(self, head: bytes, length: int, via: int | None) -> None:
-        self.oddities.too_long += 1
-        self.oddities.note(f"a message of {length} bytes was dropped")
-        request_id = via if via is not None else _id_in(head)
+        self._too_large(head, f"longer than {MESSAGE_BYTES_MAX >> 20} MiB", via)
+
+    def _too_large(self, ends: bytes, why: str, via: int | None) -> None:
+        """A message was dropped; `ends` are its beginning and perhaps its end."""
+        self.oddities.too_large += 1
+        self.oddities.note(f"a message was dropped: {why}")
+        request_id = via if via is not None else _id_in(ends)
         if request_id is not None:
-            why = f"its answer was dropped: longer than {MESSAGE_BYTES_MAX >> 20} MiB"
-            self.request_failed(request_id, ServerDown(self.name, why))
+            error = ServerDown(self.name, f"its answer was dropped: {why}")
+            self.request_failed(request_id, error)
 
     def request_failed(self, request_id: int, error: McpError) -> None:
         pending = self._open.pop(request_id, None)
@@ -508,14 +532,14 @@ def _result_of(name: str, answer: RpcAnswer) -> msgspec.Raw:
         raise answer.lost
     if answer.error is not None:
         error = answer.error
-        raise Rejected(name, error.code, error.message[:1000], wire.parse(error.data))
+        raise Rejected(name, error.code, one_line(error.message, 1000), wire.parse(error.data))
     assert answer.result is not None
     return answer.result
 
 
-def _id_in(head: bytes) -> int | None:
-    """The id of an answer of which only the beginning is there."""
-    found = re.search(rb'"id"\s*:\s*(\d{1,15})\s*[,}]', head)
+def _id_in(ends: bytes) -> int | None:
+    """The id of an answer of which only the ends are there."""
+    found = re.search(rb'"id"\s*:\s*(\d{1,15})\s*[,}]', ends)
     return int(found[1]) if found else None
 
 

@@ -127,7 +127,7 @@ def _detail(field: Mapping[str, Any], needed: bool, has_choices: bool) -> str:
     if field.get("type") == "array":
         lines.append("Several can be given, with commas between them.")
     if not has_choices:
-        lines.append(f"RpcAnswer {DECLINE!r} to decline.")
+        lines.append(f"Answer {DECLINE!r} to decline.")
     return "\n".join(filter(None, lines))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.mcp.wire import UNSUPPORTED_VERSION, RpcError, parse_object
 
 STATELESS_VERSION: Final = "2026-07-28"
@@ -22,6 +23,10 @@ tools are the same in them."""
 META: Final = "io.modelcontextprotocol/"
 
 CLIENT_CAPABILITIES: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}}
+STATELESS_CAPABILITIES: Final[Mapping[str, Any]] = {
+    **CLIENT_CAPABILITIES,
+    "extensions": {f"{META}tasks": {}},
+}
 
 _CLIENT_NAME: Final = "bargein"
 
@@ -62,7 +67,7 @@ class Era(msgspec.Struct, frozen=True):
         if self.stateless:
             meta[f"{META}protocolVersion"] = self.version
             meta[f"{META}clientInfo"] = self._client
-            meta[f"{META}clientCapabilities"] = CLIENT_CAPABILITIES
+            meta[f"{META}clientCapabilities"] = STATELESS_CAPABILITIES
         full = dict(params or {})
         if meta:
             full["_meta"] = meta
@@ -107,9 +112,9 @@ def _facts(version: str, result: Mapping[str, Any], info: object) -> ServerFacts
     named = info if isinstance(info, dict) else {}
     capabilities = result.get("capabilities")
     return ServerFacts(
-        version=version,
-        name=str(named.get("name", ""))[:200],
-        server_version=str(named.get("version", ""))[:100],
+        version=one_line(version),
+        name=one_line(str(named.get("name", "")), 200),
+        server_version=one_line(str(named.get("version", "")), 100),
         capabilities=capabilities if isinstance(capabilities, dict) else {},
         instructions=str(result.get("instructions") or "")[:4000],
     )

@@ -17,6 +17,7 @@ class McpError(WorldError):
     def __init__(self, server: str, message: str, *, retryable: bool = False) -> None:
         super().__init__(f"MCP server {server}: {message}", retryable=retryable)
         self.server = server
+        self.words = message
 
     def __reduce__(self) -> tuple[object, ...]:
         return WorldError.__reduce__(self)

@@ -29,7 +29,7 @@ from bargein.contracts.tool import (
 from bargein.mcp import wire
 from bargein.mcp.connection import McpConnection
 from bargein.mcp.elicitation import elicit
-from bargein.mcp.errors import McpError, NotSent, Rejected
+from bargein.mcp.errors import McpError, NotSent, Rejected, ServerDown
 from bargein.mcp.header_values import values_for
 from bargein.mcp.life import ServerLife
 from bargein.mcp.listing import ListedTool
@@ -43,13 +43,14 @@ from bargein.mcp.stopping import (
     told_detail,
     when_stopped,
 )
+from bargein.mcp.tasks import RemoteTask, TaskNote, TaskState, outcome, task_in
 from bargein.mcp.wire import Incoming
 
 ROUNDS_MAX: Final = 8
 """How often a server may end a call to ask the user something before it goes on."""
 RESTART_S: Final = 0.6
 PROGRESS_S: Final = 0.1
-"""ProgressNote is shown this often at most; the rest of a flood is dropped."""
+"""Progress is shown this often at most; the rest of a flood is dropped."""
 GRACE_S: Final = 1.3
 
 
@@ -139,6 +140,8 @@ class _Call:
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 return call_result(result)
+            if kind == "task":
+                return await self._follow(task_in(self._server.name, result))
             if kind != "input_required":
                 raise McpError(self._server.name, f"it answered with {one_line(str(kind))!r}")
             params = await self._with_input(params, result)
@@ -198,8 +201,18 @@ class _Call:
     async def _with_input(self, params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         """The call again, with what the server wanted to know: this goes on with the same call."""
         asked = result.get("inputRequests")
+        responses = await self._answers_to(asked if isinstance(asked, dict) else {})
+        again = {"name": params["name"], "arguments": params["arguments"]}
+        if responses:
+            again["inputResponses"] = responses
+        if isinstance(result.get("requestState"), str):
+            again["requestState"] = result["requestState"]
+        return again
+
+    async def _answers_to(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the user says to each thing that the server wants to know."""
         responses: dict[str, Any] = {}
-        for key, request in (asked if isinstance(asked, dict) else {}).items():
+        for key, request in asked.items():
             if not isinstance(request, dict) or request.get("method") != "elicitation/create":
                 raise McpError(
                     self._server.name, "it asks for something that this client cannot do"
@@ -209,17 +222,73 @@ class _Call:
             with self._context.token.scope():
                 responses[key] = await elicit(self._server.name, given, self._ask)
             self._context.token.check()
-        again = {"name": params["name"], "arguments": params["arguments"]}
+        return responses
+
+    # A task of the server's
+
+    async def _follow(self, state: TaskState) -> CallResult:
+        """Asks for a task until it is over. Each answer has the time limit of a call; the task
+        itself may take as long as it likes, and a stop cancels it."""
+        token, name = self._context.token, self._server.name
+        task = RemoteTask(self._life, state.task)
+        answered: set[str] = set()
+        await self._keep(task)
+        try:
+            with token.scope():
+                while not state.over:
+                    if state.status == "input_required":
+                        await self._answer_task(task, state, answered)
+                    elif state.message:
+                        self._tell(state.message)
+                    await anyio.sleep(state.poll_s)
+                    state = await task.get_patiently()
+        except (ServerDown, Rejected) as lost:
+            # It cannot be reached, or no longer knows the task.
+            return _unknown(lost)
+        finally:
+            if not state.over and token.cancelled:
+                with anyio.CancelScope(shield=True):
+                    await self._stop_task(task)
+        token.check()
+        return outcome(name, state)
+
+    async def _keep(self, task: RemoteTask) -> None:
+        """Stores the task's id with the call. A task that could not be found after a crash must not
+        go on."""
+        if self._context.keep_note is None:
+            return
+        kept = False
+        try:
+            await self._context.keep_note(TaskNote(self._server.name, task.id).encode())
+            kept = True
+        finally:
+            if not kept:
+                with anyio.CancelScope(shield=True):
+                    await self._stop_task(task)
+
+    async def _answer_task(self, task: RemoteTask, state: TaskState, answered: set[str]) -> None:
+        """A server may list a request for a while after it was answered; it is asked once."""
+        fresh = {key: each for key, each in state.asked.items() if key not in answered}
+        responses = await self._answers_to(fresh)
         if responses:
-            again["inputResponses"] = responses
-        if isinstance(result.get("requestState"), str):
-            again["requestState"] = result["requestState"]
-        return again
+            answered |= responses.keys()
+            await task.update(responses)
+
+    async def _stop_task(self, task: RemoteTask) -> None:
+        began = time.monotonic()
+        told = await task.stop()
+        self._record.when_stopped = when_stopped(self._server.name, told)
+        elapsed_ms = (time.monotonic() - began) * 1000
+        self._stopped = told_detail(self._server.name, told, elapsed_ms)
+        self._record.add_stop(self._stopped)
 
     def _show(self, progress: ProgressNote) -> None:
         total = f" of {progress.total:g}" if progress.total is not None else ""
         words = f"{progress.message} " if progress.message else ""
-        self._progress = one_line(f"{words}({progress.progress:g}{total})", 300)
+        self._tell(one_line(f"{words}({progress.progress:g}{total})", 300))
+
+    def _tell(self, words: str) -> None:
+        self._progress = words
         now = time.monotonic()
         if now - self._shown_at >= PROGRESS_S:
             self._shown_at = now
@@ -230,10 +299,7 @@ class _Call:
     def _lost(self, error: McpError) -> CallResult:
         if isinstance(error, Rejected | NotSent):
             raise error
-        text = f"Outcome unknown: {error}. The call was not sent again; look before you repeat it."
-        return CallResult(
-            CallStatus.UNKNOWN, (Text(text),), f"outcome unknown: {one_line(str(error))}"
-        )
+        return _unknown(error)
 
     async def _stop(self, pending: PendingRequest) -> None:
         began = time.monotonic()
@@ -245,7 +311,8 @@ class _Call:
             record.nothing_was_begun()
             return
         record.when_stopped = when_stopped(name, told)
-        if told.responds is False and self._server.on_stop == "restart":
+        is_ours = self._server.is_process
+        if told.responds is False and is_ours and self._server.on_stop == "restart":
             others = self._connection.others(pending)
             words = restarted_words(name, others)
             report = await self._life.restart(words, RESTART_S)
@@ -254,3 +321,8 @@ class _Call:
         else:
             self._stopped = told_detail(name, told, elapsed_ms)
         record.add_stop(self._stopped)
+
+
+def _unknown(error: McpError) -> CallResult:
+    text = f"Outcome unknown: {error}. The call was not sent again; look before you repeat it."
+    return CallResult(CallStatus.UNKNOWN, (Text(text),), f"outcome unknown: {one_line(str(error))}")

@@ -8,19 +8,23 @@ never by repeating the request, and speak unasked on a stream of its own.
 Redirects are not followed: they would take the headers, and keys in them, elsewhere.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from ssl import SSLError
 from typing import Final, TypedDict
 
 import aiohttp
 import anyio
 from anyio.abc import TaskGroup
 
+from bargein.calls.text import one_line
 from bargein.mcp.eras import Era
 from bargein.mcp.errors import McpError, NotSent, Rejected, ServerDown, SignInNeeded
 from bargein.mcp.flood import FloodGuard
 from bargein.mcp.header_values import encoded
+from bargein.mcp.oauth.authorizer import Authorizer
 from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver
 from bargein.mcp.wire import BadMessage, Outgoing, decode
 from bargein.net.resolver import ThreadResolver
@@ -28,8 +32,12 @@ from bargein.net.sse import EventParser, EventTooLong
 from bargein.process import StopReport
 
 CLOSE_S: Final = 1.0
+SIGN_INS_MAX: Final = 3
+"""How often one request may be sent again because the server did not know who sent it."""
 CONNECT_S: Final = 10.0
 ERROR_BODY_BYTES_MAX: Final = 64 << 10
+NOT_MCP: Final = (404, 405, 410, 501)
+"""What servers say of an address that is not one of MCP."""
 RESUMES_MAX: Final = 5
 RESUME_S_MAX: Final = 30.0
 RESUME_S: Final = 1.0
@@ -49,7 +57,11 @@ class HttpTransport:
         receiver: Receiver,
         *,
         proxy: str | None = None,
+        authorizer: Authorizer | None = None,
+        key: str = "the headers that it is given",
     ) -> None:
+        self._authorizer = authorizer
+        self._key = key
         self._name = name
         self._url = url
         self._own_headers = headers
@@ -104,9 +116,10 @@ class HttpTransport:
     async def _end_session(self) -> None:
         if self._session_id and self._client is not None:
             try:
-                async with self._client.delete(self._url, **self._options(self._headers())):
+                headers = await self._headers()
+                async with self._client.delete(self._url, **self._options(headers)):
                     pass
-            except _BROKEN:
+            except (*_BROKEN, McpError):
                 pass  # it ends by itself when the server forgets it
 
     def speak(self, era: Era | None) -> None:
@@ -126,6 +139,9 @@ class HttpTransport:
             if message is not None and message.id == request_id:
                 self._handed_over.remove(message)
                 return True
+        return False
+
+    def is_unwritten(self, message: Outgoing) -> bool:
         return False
 
     async def deliver(self, message: Outgoing) -> bool:
@@ -167,6 +183,9 @@ class HttpTransport:
             except _BROKEN as error:
                 unsent = isinstance(error, aiohttp.ClientConnectorError)
                 problem = (NotSent if unsent else ServerDown)(self._name, _why(error))
+            except McpError as error:
+                # Of a sign-in: the request was not sent, or was refused.
+                problem = NotSent(self._name, error.words)
             finally:
                 if message.id is not None:
                     self._scopes.pop(message.id, None)
@@ -174,12 +193,24 @@ class HttpTransport:
                 self._receiver.request_failed(message.id, problem)
 
     async def _exchange(self, message: Outgoing) -> McpError | None:
-        response = await self._request(message)
-        try:
-            return await self._take_answer(message, response)
-        finally:
-            # A connection whose answer was not read to its end is closed: the server sees it.
-            response.release() if response.content.at_eof() else response.close()
+        left = SIGN_INS_MAX
+        while True:
+            response = await self._request(message)
+            try:
+                if left and await self._is_signed_in_anew(response):
+                    # It was refused before it was run.
+                    left -= 1
+                    continue
+                return await self._take_answer(message, response)
+            finally:
+                # A connection whose answer was not read to its end is closed: the server sees it.
+                response.release() if response.content.at_eof() else response.close()
+
+    async def _is_signed_in_anew(self, response: aiohttp.ClientResponse) -> bool:
+        if self._authorizer is None or response.status not in (401, 403):
+            return False
+        challenge = response.headers.get("WWW-Authenticate", "")
+        return await self._authorizer.challenged(self._http, response.status, challenge)
 
     async def _take_answer(
         self, message: Outgoing, response: aiohttp.ClientResponse
@@ -228,7 +259,7 @@ class HttpTransport:
                 break
             await anyio.sleep(_pause_s(parser))
             before = parser.last_id
-            headers = {**self._headers(), "Last-Event-ID": parser.last_id}
+            headers = {**await self._headers(), "Last-Event-ID": parser.last_id}
             headers["Accept"] = "text/event-stream"
             try:
                 async with self._http.get(self._url, **self._options(headers)) as response:
@@ -250,11 +281,7 @@ class HttpTransport:
         body = await _read_bounded(response, ERROR_BODY_BYTES_MAX) or b""
         if status in (401, 403):
             challenge = response.headers.get("WWW-Authenticate", "")
-            return SignInNeeded(
-                self._name,
-                f"it wants a sign-in (HTTP {status}); set bearer_token_env_var, or headers",
-                challenge,
-            )
+            return SignInNeeded(self._name, self._how_to_sign_in(status), challenge)
         if _is_error_answer(body) and message.id is not None:
             self._receiver.received(body, message.id)
             return None
@@ -268,10 +295,14 @@ class HttpTransport:
             self._receiver.lose(self._why_lost)
             return None
         if 300 <= status < 400:
-            to = response.headers.get("Location", "elsewhere")[:200]
+            to = one_line(response.headers.get("Location", "elsewhere"), 200)
             return NotSent(self._name, f"it redirects to {to}; give that address")
-        text = body[:200].decode("utf-8", "replace").strip()
-        return Rejected(self._name, status, f"HTTP {status} {response.reason or ''} {text}".strip())
+        return Rejected(self._name, status, _refusal(status, response.reason or "", body))
+
+    def _how_to_sign_in(self, status: int) -> str:
+        if self._authorizer is None:
+            return f"it refuses (HTTP {status}) {self._key}"
+        return self._authorizer.how_to_sign_in(status)
 
     # What the server says unasked
 
@@ -279,7 +310,7 @@ class HttpTransport:
         parser = EventParser(MESSAGE_BYTES_MAX)
         failures = 0
         while failures < RESUMES_MAX:
-            headers = {**self._headers(), "Accept": "text/event-stream"}
+            headers = {**await self._headers(), "Accept": "text/event-stream"}
             if parser.last_id:
                 headers["Last-Event-ID"] = parser.last_id
             try:
@@ -293,13 +324,16 @@ class HttpTransport:
                 parser = EventParser(MESSAGE_BYTES_MAX)
             except _BROKEN:
                 pass
+            except McpError:
+                # Of the user's tokens; whoever calls next is told.
+                return
             failures += 1
             await anyio.sleep(_pause_s(parser) * failures)
 
     # Requests
 
     async def _request(self, message: Outgoing) -> aiohttp.ClientResponse:
-        headers = {**self._headers(), **message.headers}
+        headers = {**await self._headers(), **message.headers}
         if self._era is not None and self._era.stateless:
             headers["Mcp-Method"] = message.method
             if message.name:
@@ -312,7 +346,7 @@ class HttpTransport:
             raise ServerDown(self._name, "there is no connection")
         return self._client
 
-    def _headers(self) -> dict[str, str]:
+    async def _headers(self) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
@@ -320,6 +354,8 @@ class HttpTransport:
             "User-Agent": "bargein",
             **self._own_headers(),
         }
+        if self._authorizer is not None:
+            headers |= await self._authorizer.headers(self._http)
         if self._era is not None:
             headers["MCP-Protocol-Version"] = self._era.version
         if self._session_id:
@@ -350,6 +386,14 @@ async def _read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> byt
     return bytes(body)
 
 
+def _refusal(status: int, reason: str, body: bytes) -> str:
+    """What a response says that is no message of MCP. A page for a browser says nothing more."""
+    check = "; check its url" if status in NOT_MCP else ""
+    text = body[:800].decode("utf-8", "replace").strip()
+    more = f": {text}" if text and not text.startswith("<") else ""
+    return one_line(f"it answers {reason or 'with an error of HTTP'}{check}{more}", 300)
+
+
 def _is_error_answer(body: bytes) -> bool:
     try:
         return any(each.error is not None for each in decode(body))
@@ -359,7 +403,11 @@ def _is_error_answer(body: bytes) -> bool:
 
 def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"it cannot be reached: {error}"
+        cause = error.os_error
+        # The text of a failed connect repeats the address.
+        number = 0 if isinstance(cause, SSLError) else cause.errno or 0
+        why = os.strerror(number) if number > 0 else str(cause.strerror or cause)
+        return f"it cannot be reached at {error.host}:{error.port}: {one_line(why, 200)}"
     if isinstance(error, EventTooLong):
         return str(error)
     return f"the connection broke: {str(error) or type(error).__name__}"

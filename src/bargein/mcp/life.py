@@ -99,9 +99,11 @@ class ServerLife:
         return start.connection if start is not None and not start.over.is_set() else None
 
     @property
-    def failed_before(self) -> bool:
-        """Whether its last start failed."""
-        return self._failures > 0
+    def waited_for_before(self) -> bool:
+        """Whether its last start failed, or takes longer than somebody had patience."""
+        start = self._start
+        is_slow = start is not None and start.kept and not start.decided.is_set()
+        return self._failures > 0 or is_slow
 
     @property
     def may_start(self) -> bool:

@@ -1,4 +1,4 @@
-"""LineSplitter out of bytes, in whatever pieces they come. Pure; linear in the bytes."""
+"""Lines out of bytes, in whatever pieces they come. Pure; linear in the bytes."""
 
 from collections.abc import Iterator
 

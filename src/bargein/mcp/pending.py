@@ -110,5 +110,7 @@ class PendingRequest:
     def fence(self) -> tuple[Incoming, ...]:
         """Nobody waits any more. Returns the server's requests that stay unanswered."""
         self.fenced = True
+        # It leads to the call, with its arguments; the fenced are kept for a while.
+        self.on_progress = None
         left, self._asked = tuple(self._asked), deque()
         return left

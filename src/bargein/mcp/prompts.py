@@ -4,31 +4,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from bargein.calls.text import one_line, shortened
 from bargein.contracts.model import Text
 from bargein.errors import UserError
 from bargein.mcp.connection import McpConnection
 from bargein.mcp.listing import list_all, offered_name
+from bargein.mcp.overview import ListedPrompt
 from bargein.mcp.results import content_of
 
 PREFIX: Final = "mcp__"
 MESSAGES_MAX: Final = 50
-
-
-class ListedPrompt(msgspec.Struct, frozen=True):
-    """`offered_as` is what a person writes after the slash."""
-
-    name: str
-    offered_as: str
-    about: str = ""
-    arguments: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-
-    def usage(self) -> str:
-        shown = (each if each in self.needed else f"[{each}]" for each in self.arguments)
-        return " ".join((f"/{self.offered_as}", *shown))
 
 
 async def list_prompts(server: str, connection: McpConnection) -> tuple[ListedPrompt, ...]:

@@ -77,7 +77,8 @@ class ResourceTool:
             )
         answer = await connection.ask("resources/read", {"uri": uri})
         contents = answer.get("contents")
-        found = [each for each in contents if isinstance(each, dict)] if contents else []
+        listed = contents if isinstance(contents, list) else []
+        found = [each for each in listed if isinstance(each, dict)]
         parts = [part for each in found[:CONTENTS_MAX] for part in resource_content(each)]
         return tuple(parts) or (Text("The resource is empty."),)
 

@@ -13,6 +13,7 @@ from bargein.contracts.tool import CallResult, CallStatus
 
 BLOCKS_MAX: Final = 200
 IMAGE_BYTES_MAX: Final = 8 << 20
+URI_CHARS_MAX: Final = 2000
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
@@ -45,9 +46,9 @@ def content_of(block: Mapping[str, Any]) -> Iterator[Text | Image]:
     elif kind == "image":
         yield _image(str(block.get("data", "")), str(block.get("mimeType", "")))
     elif kind == "audio":
-        yield Text(f"[audio, {block.get('mimeType', 'of unknown type')}, which cannot be shown]")
+        yield Text(f"[audio, {_short(block.get('mimeType'))}, which cannot be shown]")
     elif kind == "resource_link":
-        yield Text(f"[resource {block.get('uri')}: {one_line(str(block.get('name', '')))}]")
+        yield Text(f"[resource {_uri(block)}: {one_line(str(block.get('name', '')))}]")
     elif kind == "resource" and isinstance(block.get("resource"), dict):
         yield from resource_content(block["resource"])
     else:
@@ -55,7 +56,7 @@ def content_of(block: Mapping[str, Any]) -> Iterator[Text | Image]:
 
 
 def resource_content(resource: Mapping[str, Any]) -> Iterator[Text | Image]:
-    uri, kind = str(resource.get("uri", "")), str(resource.get("mimeType", ""))
+    uri, kind = _uri(resource), str(resource.get("mimeType", ""))
     if "text" in resource:
         yield Text(f"[resource {uri}]\n{shortened(str(resource['text']))}")
     elif kind in IMAGE_TYPES:
@@ -63,12 +64,20 @@ def resource_content(resource: Mapping[str, Any]) -> Iterator[Text | Image]:
         yield _image(str(resource.get("blob", "")), kind)
     else:
         length = len(str(resource.get("blob", ""))) * 3 // 4
-        yield Text(f"[resource {uri}, {kind or 'of unknown type'}, {length} bytes, not shown]")
+        yield Text(f"[resource {uri}, {_short(kind)}, {length} bytes, not shown]")
+
+
+def _uri(block: Mapping[str, Any]) -> str:
+    return one_line(str(block.get("uri", "")), URI_CHARS_MAX)
+
+
+def _short(kind: object) -> str:
+    return one_line(str(kind or "of unknown type"))
 
 
 def _image(data: str, kind: str) -> Text | Image:
     if kind not in IMAGE_TYPES:
-        return Text(f"[an image of type {kind or 'unknown'}, which cannot be shown]")
+        return Text(f"[an image, {_short(kind)}, which cannot be shown]")
     if len(data) > IMAGE_BYTES_MAX * 4 // 3:
         return Text(f"[an image of {len(data) * 3 // 4} bytes, too large to be shown]")
     try:

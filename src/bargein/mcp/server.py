@@ -18,6 +18,8 @@ SECONDS_MAX: Final = 86_400.0
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,30}[A-Za-z0-9])?$")
 
+_OAUTH: Final = ("oauth_client_id", "oauth_client_secret_env_var", "oauth_client_metadata_url")
+
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
@@ -27,7 +29,10 @@ class McpServer:
 
     Give `command` and `args` for a program that is started, or `url` for a server that runs
     elsewhere. The program gets `env` and little else of the environment. `headers` go with each
-    request; `bearer_token_env_var` names a variable whose value is the bearer token.
+    request; `bearer_token_env_var` names a variable whose value is the bearer token. A server that
+    wants you to sign in is signed in to by `bargein mcp login NAME`; `oauth_client_id` is for a
+    server that knows us beforehand (`oauth_client_secret_env_var` names the variable with its
+    secret), `oauth_client_metadata_url` the address of a metadata document of yours.
 
     `startup_timeout_s` bounds the start, `tool_timeout_s` each call, without the time in which the
     user is asked something. `enabled_tools` offers only these tools, `disabled_tools` all but
@@ -45,6 +50,9 @@ class McpServer:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     bearer_token_env_var: str = ""
+    oauth_client_id: str = ""
+    oauth_client_secret_env_var: str = ""
+    oauth_client_metadata_url: str = ""
     startup_timeout_s: float = STARTUP_TIMEOUT_S
     tool_timeout_s: float = TOOL_TIMEOUT_S
     enabled_tools: Sequence[str] | None = None
@@ -55,7 +63,7 @@ class McpServer:
         if not isinstance(self.name, str) or not _NAME.match(self.name) or "__" in self.name:
             right = "use letters, digits, - and single _, 32 at most, such as github"
             raise wrong("name", self.name, right)
-        _check_texts(self, "command", "url", "bearer_token_env_var")
+        _check_texts(self, "command", "url", "bearer_token_env_var", *_OAUTH)
         if bool(self.command) == bool(self.url):
             raise wrong(
                 f"the MCP server {self.name}",
@@ -68,8 +76,11 @@ class McpServer:
             _check_map(self, name)
         if self.url:
             _check_url(self)
-        elif self.headers or self.bearer_token_env_var:
+        elif self.headers or self.bearer_token_env_var or any(getattr(self, e) for e in _OAUTH):
             raise wrong("headers", "given", f"MCP server {self.name} is a command and takes none")
+        if self.oauth_client_metadata_url and not _is_document(self.oauth_client_metadata_url):
+            right = "give an address that begins with https:// and has a path"
+            raise wrong("oauth_client_metadata_url", self.oauth_client_metadata_url, right)
         if self.cwd is not None and not isinstance(self.cwd, str | os.PathLike):
             raise wrong("cwd", self.cwd, "give a path or None")
         for name in ("startup_timeout_s", "tool_timeout_s"):
@@ -89,6 +100,14 @@ class McpServer:
         if self.enabled_tools is not None and tool not in self.enabled_tools:
             return False
         return tool not in self.disabled_tools
+
+
+def _is_document(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" and bool(parts.hostname) and parts.path not in ("", "/")
 
 
 def _check_texts(server: McpServer, *names: str) -> None:

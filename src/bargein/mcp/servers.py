@@ -5,10 +5,12 @@ configuration are the engine's. Nothing is started before a turn needs it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -16,37 +18,31 @@ import msgspec
 from bargein.cancel import Token
 from bargein.contracts.tool import ForeignTool
 from bargein.errors import UserError
+from bargein.mcp.connection import McpConnection
 from bargein.mcp.environment import minimal
 from bargein.mcp.errors import McpError, ServerDown
 from bargein.mcp.foreign_tool import McpTool
 from bargein.mcp.life import ServerLife, ServerState
 from bargein.mcp.listing import ListedTools
-from bargein.mcp.prompts import PREFIX, ListedPrompt, get_prompt, list_prompts
+from bargein.mcp.overview import ListedPrompt, McpOverview, ServerStatus
+from bargein.mcp.prompts import PREFIX, get_prompt, list_prompts
 from bargein.mcp.resources import resource_tools
 from bargein.mcp.server import McpServer
 from bargein.mcp.transport import Receiver, Transport
-from bargein.process import Containment
+from bargein.process import Containment, SandboxView, Service
+
+if TYPE_CHECKING:
+    from bargein.mcp.oauth.authorizer import Authorizer
 
 TURN_WAITS_S: Final = 10.0
 """How long a turn waits for servers that start; they join it later if they take longer."""
+PROMPTS_WAIT_S: Final = 5.0
+"""How long a list of prompts is waited for, by somebody who looks."""
+
+ClosedIn = tuple[Containment, SandboxView, Mapping[str, str]]
+"""A containment, what a server in it may touch, and variables that it gets there."""
 
 _log = logging.getLogger("bargein.mcp")
-
-
-class ServerStatus(msgspec.Struct, frozen=True):
-    """One server as people are shown it."""
-
-    name: str
-    state: str
-    transport: str
-    principal: str = ""
-    version: str = ""
-    server: str = ""
-    tools: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    error: str = ""
-    processes: tuple[str, ...] = ()
-    oddities: str = ""
 
 
 class McpServers:
@@ -55,7 +51,9 @@ class McpServers:
     `containment` holds the servers' processes and `folder` is where they start, unless they say
     otherwise. `environment` is the program's own: servers get little of it. `principal_of` says
     whom a session belongs to. `proxy_for` names the proxy for an address. `why_not` is asked at
-    each start, and says why a server must not be started; empty if it may.
+    each start, and says why a server must not be started; empty if it may. `authorizer_of` signs
+    in to servers over HTTP that have no other token. `closed_in` makes the sandbox that a server,
+    by its name, starts in; None for none.
     """
 
     def __init__(
@@ -69,7 +67,13 @@ class McpServers:
         principal_of: Callable[[str], str] = lambda session_id: "",
         proxy_for: Callable[[str], str | None] = lambda url: None,
         why_not: Callable[[McpServer], str] = lambda server: "",
+        authorizer_of: "Callable[[McpServer], Authorizer | None]" = lambda server: None,
+        closed_in: Callable[[str], Awaitable[ClosedIn]] | None = None,
+        turn_waits_s: float = TURN_WAITS_S,
     ) -> None:
+        self._closed_in = closed_in
+        self._turn_waits_s = turn_waits_s
+        self._authorizer_of = authorizer_of
         self._servers: dict[str, McpServer] = {}
         for server in servers:
             if server.name in self._servers:
@@ -82,6 +86,9 @@ class McpServers:
         self._principal_of = principal_of
         self._proxy_for = proxy_for
         self._why_not = why_not
+        self.on_notice: Callable[[str], object] | None = None
+        """Is told, once, that a turn goes on without a server. Not why: what a server of one
+        principal says is not for others."""
         self._lives: dict[tuple[str, str], ServerLife] = {}
         self._tools: dict[str, dict[str, ForeignTool]] = {name: {} for name in self._servers}
 
@@ -115,8 +122,8 @@ class McpServers:
     async def prepare(self, session_id: str, token: Token) -> None:
         """Start the servers that are not there yet, side by side, and wait a while for them.
 
-        A stop of the turn ends a start that nobody else waits for. A server that failed before is
-        tried again without any waiting, and not too often.
+        A stop of the turn ends a start that nobody else waits for. Nobody waits a second time for
+        one that failed before or that takes long; what failed is tried again, and not too often.
         """
         waiting: list[ServerLife] = []
         for name in self._servers:
@@ -131,13 +138,17 @@ class McpServers:
                     tasks.start_soon(self._wait_for, life)
 
     async def _wait_for(self, life: ServerLife) -> None:
-        patience_s = 0.0 if life.failed_before else TURN_WAITS_S
+        name, is_news = life.server.name, not life.waited_for_before
         try:
-            await life.connected(keep_after_s=patience_s)
+            await life.connected(keep_after_s=self._turn_waits_s if is_news else 0.0)
+            return
         except TimeoutError:
-            _log.info("MCP server %s is still starting; the turn goes on", life.server.name)
+            told = f"MCP server {name} is still starting; its tools come later"
         except McpError as error:
             _log.warning("%s", error)
+            told = f"MCP server {name} cannot be used; /mcp says why"
+        if is_news and self.on_notice is not None:
+            self.on_notice(told)
 
     # Lives
 
@@ -157,9 +168,11 @@ class McpServers:
             )
         return self._lives[key]
 
+    def life_of_session(self, name: str, session_id: str) -> ServerLife:
+        return self.life_of(name, self._principal_of(session_id))
+
     def _know(self, server: McpServer, listed: ListedTools) -> None:
-        def life_of_session(session_id: str) -> ServerLife:
-            return self.life_of(server.name, self._principal_of(session_id))
+        life_of_session = partial(self.life_of_session, server.name)
 
         tools: dict[str, ForeignTool] = {
             tool.offered_as: McpTool(server, tool, life_of_session) for tool in listed.tools
@@ -182,11 +195,21 @@ class McpServers:
         argv = [server.command, *server.args]
         folder = str(Path(self._folder, server.cwd or "."))
         environment = minimal(self._environment, server.env)
-        return StdioTransport(
-            server.name,
-            lambda: containment.start_service(argv, cwd=folder, env=environment, token=token),
-            receiver,
-        )
+
+        async def start() -> Service:
+            if self._closed_in is None:
+                return await containment.start_service(
+                    argv, cwd=folder, env=environment, token=token
+                )
+            try:
+                sandbox, view, more = await self._closed_in(server.name)
+            except UserError as error:
+                raise ServerDown(server.name, str(error)) from error
+            return await sandbox.start_service(
+                argv, cwd=folder, env={**environment, **more}, token=token, view=view
+            )
+
+        return StdioTransport(server.name, start, receiver)
 
     def _over_http(self, server: McpServer, receiver: Receiver) -> Transport:
         from bargein.mcp.http import HttpTransport
@@ -198,20 +221,44 @@ class McpServers:
             if not secret:
                 raise ServerDown(server.name, f"the variable {variable} is not set; set it")
             headers["Authorization"] = f"Bearer {secret}"
-        proxy = self._proxy_for(server.url)
-        return HttpTransport(server.name, server.url, lambda: headers, receiver, proxy=proxy)
+        key = (
+            f"the token in {variable}; set another" if variable else "the headers that it is given"
+        )
+        has_token = any(each.lower() == "authorization" for each in headers)
+        return HttpTransport(
+            server.name,
+            server.url,
+            lambda: headers,
+            receiver,
+            proxy=self._proxy_for(server.url),
+            authorizer=None if has_token else self._authorizer_of(server),
+            key=key,
+        )
 
     # For people
 
-    async def prompts(self, principal: str = "") -> tuple[ListedPrompt, ...]:
-        """The prompts of the servers that are running."""
-        found: list[ListedPrompt] = []
-        for name in self._servers:
-            life = self.life_of(name, principal)
-            if life.state is ServerState.READY and life.connection is not None:
-                with anyio.move_on_after(life.server.tool_timeout_s):
-                    found += await list_prompts(name, life.connection)
-        return tuple(found)
+    async def overview(self, principal: str | None = None) -> McpOverview:
+        """What people are shown of the servers that a principal uses; of all, if it is None."""
+        return McpOverview(self.status(principal), await self.prompts(principal))
+
+    async def prompts(self, principal: str | None = None) -> tuple[ListedPrompt, ...]:
+        """The prompts of the servers that are running. One that does not answer has none."""
+        found: dict[str, ListedPrompt] = {}
+
+        async def ask(life: ServerLife, connection: McpConnection) -> None:
+            try:
+                with anyio.move_on_after(PROMPTS_WAIT_S):
+                    for each in await list_prompts(life.server.name, connection):
+                        found[each.offered_as] = each
+            except McpError as error:
+                _log.warning("its prompts could not be listed: %s", error)
+
+        async with anyio.create_task_group() as tasks:
+            for (_, whose), life in self._lives.items():
+                is_ready = life.state is ServerState.READY and principal in (None, whose)
+                if is_ready and life.connection is not None:
+                    tasks.start_soon(ask, life, life.connection)
+        return tuple(found[name] for name in sorted(found))
 
     async def prompt(self, name: str, words: str, principal: str = "") -> str:
         """The text of a prompt, by the name that a person wrote, such as `mcp__git__review`. Starts
@@ -228,20 +275,27 @@ class McpServers:
             return await get_prompt(connection, prompt, words)
         raise ServerDown(server, f"it did not answer in {life.server.tool_timeout_s:g} s")
 
-    def status(self) -> tuple[ServerStatus, ...]:
-        """What each server is doing; one that nobody needed yet is listed once."""
-        found = [_status(life, principal) for (_, principal), life in self._lives.items()]
-        begun = {life.server.name for life in self._lives.values()}
+    def status(self, principal: str | None = None) -> tuple[ServerStatus, ...]:
+        """What each server is doing for a principal, or for all if it is None; one that is not
+        needed yet is listed once."""
+        lives = [
+            (life, whose) for (_, whose), life in self._lives.items() if principal in (None, whose)
+        ]
+        begun = {life.server.name for life, _ in lives}
         idle = [
             ServerStatus(name, ServerState.IDLE, _transport(server))
             for name, server in self._servers.items()
             if name not in begun
         ]
-        return (*found, *idle)
+        return (*(_status(life, whose) for life, whose in lives), *idle)
 
 
 def _transport(server: McpServer) -> str:
-    return "stdio" if server.is_process else server.url
+    if server.is_process:
+        return "stdio"
+    # The rest of an address may hold a key.
+    parts = urlsplit(server.url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _status(life: ServerLife, principal: str) -> ServerStatus:

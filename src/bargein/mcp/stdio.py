@@ -1,6 +1,7 @@
 """A server that is a process of ours: one JSON message a line, on its standard input and output.
 
-One task reads and one writes; nobody else touches the pipes, so a stop never tears a message apart.
+One task reads and one writes. What is short and fits is written at once, whole or not at all, so a
+stop never tears a message apart.
 A server that does not read its input holds up the writer alone; one that writes what nobody wants
 is read slowly (`FloodGuard`).
 """
@@ -11,6 +12,8 @@ from typing import Final
 
 import anyio
 
+from bargein.calls.text import one_line
+from bargein.contracts.visible import visible
 from bargein.mcp.eras import Era
 from bargein.mcp.errors import ServerDown
 from bargein.mcp.flood import FloodGuard
@@ -22,6 +25,7 @@ from bargein.process import InputClosed, Service, SpawnError, StopReport
 STOP_S: Final = 3.0
 """Longer than the ladder of a service takes."""
 LAST_WORDS_CHARS: Final = 2000
+PROCESSES_SHOWN: Final = 20
 
 Start = Callable[[], Awaitable[Service]]
 
@@ -36,6 +40,7 @@ class StdioTransport:
         self._service: Service | None = None
         self._report: StopReport | None = None
         self._queue: deque[Outgoing] = deque()
+        self._writing: Outgoing | None = None
         self._queued_bytes = 0
         self._wake_writer = anyio.Event()
 
@@ -82,13 +87,14 @@ class StdioTransport:
         assert self._service is not None
         while True:
             while self._queue:
-                message = self._queue.popleft()
+                message = self._writing = self._queue.popleft()
                 self._queued_bytes -= len(message.body)
                 try:
                     await self._service.write(message.body + b"\n")
                 except InputClosed:
                     # The reader learns how the server ended.
                     return
+                self._writing = None
             self._wake_writer = anyio.Event()
             await self._wake_writer.wait()
 
@@ -99,6 +105,8 @@ class StdioTransport:
         """It is always heard."""
 
     def send(self, message: Outgoing, *, first: bool = False) -> None:
+        if self._is_written_at_once(message):
+            return
         if self._queued_bytes + len(message.body) > QUEUE_BYTES_MAX:
             raise ServerDown(self._name, "it does not read what it is sent, and too much waits")
         if first:
@@ -108,6 +116,16 @@ class StdioTransport:
         self._queued_bytes += len(message.body)
         self._wake_writer.set()
 
+    def _is_written_at_once(self, message: Outgoing) -> bool:
+        """What is short, while nothing waits: most messages need not wake the writer."""
+        if self._service is None or self._writing is not None or self._queue:
+            return False
+        try:
+            return self._service.try_write(message.body + b"\n")
+        except InputClosed:
+            # The reader learns how the server ended.
+            return True
+
     def withdraw(self, request_id: int) -> bool:
         for message in self._queue:
             if message.id == request_id:
@@ -115,6 +133,9 @@ class StdioTransport:
                 self._queued_bytes -= len(message.body)
                 return True
         return False
+
+    def is_unwritten(self, message: Outgoing) -> bool:
+        return any(each is message for each in (self._writing, *self._queue))
 
     async def deliver(self, message: Outgoing) -> bool:
         self.send(message, first=True)
@@ -131,13 +152,17 @@ class StdioTransport:
     def last_words(self) -> str:
         if self._service is None:
             return ""
-        return self._service.errors.text().strip()[-LAST_WORDS_CHARS:]
+        return visible(self._service.errors.text().strip()[-LAST_WORDS_CHARS:])
 
     @property
     def processes(self) -> tuple[str, ...]:
         if self._service is None or not self._service.alive:
             return ()
-        return (f"pid {self._service.pid} ({' '.join(self._service.argv)})",)
+        # Without arguments: they may hold keys.
+        found = self._service.processes()
+        shown = [f"pid {pid} ({one_line(name)})" for pid, name in found[:PROCESSES_SHOWN]]
+        left = len(found) - len(shown)
+        return (*shown, f"and {left} more") if left else tuple(shown)
 
     @property
     def stop_report(self) -> StopReport | None:

@@ -22,6 +22,8 @@ def told_words(server: str, told: StopAnswer) -> str:
         return f"MCP server {server} confirmed"
     if told.late is Late.RESULT:
         return f"MCP server {server} had finished it"
+    if not told.told:
+        return f"MCP server {server} could not be told, reads nothing, may still be running"
     if told.responds is False:
         return f"MCP server {server} told, does not respond, may still be running"
     return f"MCP server {server} told, may still be running"
@@ -37,6 +39,11 @@ def when_stopped(server: str, told: StopAnswer) -> str:
     half = "It may have happened in part or in whole; look before you repeat it."
     if told.late is Late.ERROR:
         return f"The MCP server {server} confirmed that it stopped. {half}"
+    if not told.told:
+        return (
+            f"The MCP server {server} reads nothing and could not be told to stop; the call "
+            f"may still be running there. {half}"
+        )
     if told.responds is False:
         return (
             f"The MCP server {server} was told to stop and does not respond; the call may still be "

@@ -71,6 +71,10 @@ class Transport(Protocol):
         """Take back a request of which nothing was written yet."""
         ...
 
+    def is_unwritten(self, message: Outgoing) -> bool:
+        """Whether some of the message still waits to be written, as far as that can be known."""
+        ...
+
     async def deliver(self, message: Outgoing) -> bool:
         """Send a notification and wait until the server has taken it, where that can be known."""
         ...

@@ -14,9 +14,12 @@ MISSING_CAPABILITY: Final = -32021
 HEADER_MISMATCH: Final = -32020
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
+INVALID_REQUEST: Final = -32600
 
 MODERN_ERRORS: Final = frozenset({UNSUPPORTED_VERSION, MISSING_CAPABILITY, HEADER_MISMATCH})
 """Only servers of the stateless era answer with these."""
+
+VALUES_MAX: Final = 100_000
 
 RequestId = int | str
 
@@ -59,6 +62,24 @@ def decode(data: bytes) -> list[Incoming]:
         raise BadMessage(str(error)) from error
 
 
+def holds_too_much(data: bytes) -> bool:
+    """Whether a message has so many values that reading it would hold up the loop: sixteen
+    mebibytes of empty lists take seconds, and one text of that length a moment."""
+    if _separators(data) <= VALUES_MAX:
+        return False
+    # Without escapes each quote begins or ends a text. None of these steps is slow.
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * VALUES_MAX:
+        return True
+    outside = b"".join(plain.split(b'"')[::2])
+    return _separators(outside) > VALUES_MAX
+
+
+def _separators(data: bytes) -> int:
+    """How many values there are at most, besides the first, if none of this is in a text."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
 def parse(raw: msgspec.Raw) -> Any:
     """The JSON value; `{}` if there is none or it cannot be read."""
     try:
@@ -82,7 +103,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def request(request_id: int, method: str, params: Mapping[str, Any]) -> bytes:
+def request(request_id: RequestId, method: str, params: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(
         {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
     )
@@ -99,6 +120,8 @@ def answer(request_id: object, result: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
-def refusal(request_id: object, code: int, message: str) -> bytes:
-    error = {"code": code, "message": message}
+def refusal(request_id: object, code: int, message: str, data: object = None) -> bytes:
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})

@@ -61,6 +61,11 @@ _PRICES = {
     "claude-sonnet-4-5": Price(3.0, 15.0, 0.30),
     "claude-haiku-4-5": Price(1.0, 5.0, 0.10),
 }
+LISTED_MODELS = tuple(
+    f"{'anthropic' if name.startswith('claude') else 'openai'}:{name}" for name in _PRICES
+)
+"""The models whose prices are listed, as users name them."""
+
 _DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 
 

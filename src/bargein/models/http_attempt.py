@@ -10,11 +10,16 @@ arrived, a scope on the attempt's token ends the wait.
 The error that the client then raises (closed connection, end of file, broken payload) does not show
 why it happened. Only the tokens do, so `_settle`, called from the one boundary in `read`, asks them
 first.
+
+Some answers are jobs of the provider, which do not end with the connection. Whatever ends an
+attempt early, `aclose` cancels its job there, with a request of its own, for `CANCEL_JOB_S`.
 """
 
+import logging
 from collections.abc import Sequence
 from io import BytesIO
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -33,9 +38,11 @@ from bargein.net.resolver import ThreadResolver
 from bargein.net.sse import EventParser, EventTooLong
 
 CLOSE_S = 2.0
+CANCEL_JOB_S = 3.0
 BODY_PIECE_BYTES = 256 * 1024
 ERROR_BODY_BYTES_MAX = 64 * 1024
 
+_log = logging.getLogger("bargein.models")
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 _STREAMS = frozenset({"text/event-stream", "text/plain", "application/octet-stream", ""})
 
@@ -113,6 +120,9 @@ class HttpAttempt:
         self._sockets.release()
         # The response refers to its trace, which refers to this attempt.
         self._response = None
+        if self._decoder.job and not (self._ended or self._decoder.finished):
+            with anyio.move_on_after(CANCEL_JOB_S, shield=True):
+                await self._cancel_job(self._decoder.job)
         session, self._session = self._session, None
         if session is not None:
             # A plain anyio scope: nothing inside checks a token, and after a cancel it needs no
@@ -171,6 +181,34 @@ class HttpAttempt:
             timeout=_NO_TIMEOUT,
             trace_configs=[_TRACE],
         )
+
+    async def _cancel_job(self, job: str) -> None:
+        endpoint = self._endpoint
+        connector = aiohttp.TCPConnector(resolver=ThreadResolver(endpoint.lookup), force_close=True)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=_NO_TIMEOUT) as session,
+                session.post(
+                    f"{endpoint.url}/{quote(job, safe='')}/cancel",
+                    headers={
+                        "User-Agent": "bargein",
+                        **endpoint.dialect.headers(endpoint.key),
+                    },
+                    allow_redirects=False,
+                    ssl=endpoint.tls or True,
+                    proxy=endpoint.proxy,
+                ) as response,
+            ):
+                if response.status >= 400:
+                    _log.warning(
+                        "%s answered %d to the cancel of %s; it may go on there",
+                        endpoint.name,
+                        response.status,
+                        job,
+                    )
+        except (aiohttp.ClientError, OSError) as error:
+            kind = type(error).__name__
+            _log.warning("%s of %s could not be cancelled: %s", job, endpoint.name, kind)
 
     def connected(self) -> None:
         self._stage = Stage.WAITING

@@ -2,6 +2,7 @@
 
     openai:NAME             Chat Completions at OPENAI_BASE_URL, or at NAME@URL
     openai-responses:NAME   OpenAI Responses, likewise
+    openai-background:NAME  the same, as a job of the provider that a stop cancels there
     anthropic:NAME          Anthropic Messages at ANTHROPIC_BASE_URL, or at NAME@URL
     local                   the embedded model
     local:PATH.gguf         the same runtime with your own weights
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 FORMS = (
     "openai:NAME",
     "openai-responses:NAME",
+    "openai-background:NAME",
     "anthropic:NAME",
     "local",
     "local:PATH.gguf",
@@ -102,6 +104,12 @@ _PROVIDERS = {
     ),
     "openai-responses": _Provider(
         lambda _: ResponsesDialect(),
+        OPENAI_BASE_URL,
+        lambda settings: settings.openai_base_url,
+        lambda settings: settings.openai_key,
+    ),
+    "openai-background": _Provider(
+        lambda _: ResponsesDialect(background=True),
         OPENAI_BASE_URL,
         lambda settings: settings.openai_base_url,
         lambda settings: settings.openai_key,

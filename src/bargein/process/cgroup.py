@@ -17,11 +17,12 @@ from bargein.process.enclosure import EnclosureEvents, SpareLost
 from bargein.process.exec_request import ExecRequest
 from bargein.process.helper import cgroups, procfs
 from bargein.process.helper_process import HelperProcess
+from bargein.process.limits import Limiter
 from bargein.process.own_enclosures import OwnCgroup
 from bargein.process.process_report import collect, how_it_ended
 from bargein.process.spare import SpareChannel, SparePool, until
-from bargein.process.tags import TagFinder
-from bargein.process.values import Means
+from bargein.process.tags import TagFinder, mark_of
+from bargein.process.values import CommandLimits, Means, SandboxView
 from bargein.process.waiting import DescriptorWatch, Event, Once
 
 _NOTED_MAX: Final = 32
@@ -31,8 +32,15 @@ _WATCH_AGAIN_S: Final = 0.25
 class CgroupBackend:
     means: Final = Means.CGROUP
 
-    def __init__(self, watch: DescriptorWatch, helper: HelperProcess, instance: Instance) -> None:
+    def __init__(
+        self,
+        watch: DescriptorWatch,
+        helper: HelperProcess,
+        instance: Instance,
+        limiter: Limiter | None = None,
+    ) -> None:
         self.watch = watch
+        self.limiter = limiter or Limiter(CommandLimits(), {}, {})
         self.helper = helper
         self.reserved = ReservedDescriptor()
         self.tag_finder = TagFinder(self._hear_of_spares)
@@ -42,8 +50,8 @@ class CgroupBackend:
         self._enclosures: set[CgroupEnclosure] = set()
         self._not_removed_yet: list[str] = []
 
-    async def make_enclosure(self) -> "CgroupEnclosure":
-        return await self._spares.take()
+    async def make_enclosure(self, view: SandboxView | None = None) -> "CgroupEnclosure":
+        return await self._spares.take(view)
 
     def restart_helper(self) -> None:
         self.helper.kill()
@@ -51,11 +59,12 @@ class CgroupBackend:
     def replenish(self) -> None:
         self._spares.replenish()
 
-    def order_spare(self) -> "CgroupEnclosure":
+    def order_spare(self, view: SandboxView | None) -> "CgroupEnclosure":
         """Make a cgroup and order a spare process in it, which is there when `ready` returns."""
         directory = self._new_directory()
         try:
-            enclosure = CgroupEnclosure(self, directory)
+            self.limiter.limit_own(directory)
+            enclosure = CgroupEnclosure(self, directory, view)
         except BaseException:
             os.rmdir(directory)
             raise
@@ -106,6 +115,7 @@ class CgroupBackend:
         directory = str(self._instance.directory)
         cgroups.kill(directory)
         await until(lambda: cgroups.remove(directory))
+        self.limiter.close()
         self._instance.close()
         self.reserved.close()
         self.tag_finder.close()
@@ -116,7 +126,7 @@ class CgroupEnclosure(CgroupMembers):
 
     certain: Final = True
 
-    def __init__(self, backend: CgroupBackend, directory: str) -> None:
+    def __init__(self, backend: CgroupBackend, directory: str, view: SandboxView | None) -> None:
         super().__init__(backend.watch, backend.reserved, backend.tag_finder, directory)
         self._backend = backend
         self._events: EnclosureEvents | None = None
@@ -124,24 +134,30 @@ class CgroupEnclosure(CgroupMembers):
         self._noted: list[tuple[int, str, int]] | None = None
         # Descendants of the first process that a canceller's thread saw outside, with a pidfd.
         self._noted_outside: list[tuple[int, int]] = []
+        # Open while it is our mark, so that no other namespace gets its number.
+        self._namespace = -1
         self._discarded = False
         self._leader_ended = False
         self._empty = False
         self._is_ready: Once[bool] = Once(self._loop)
         self._is_released: Once[None] = Once(self._loop)
         self.pid = 0
+        self._limited = backend.limiter.make()
         try:
             self._channel = SpareChannel(backend.watch, self._on_ready)
-            self._order_spare()
+            self._order_spare(view)
         except BaseException:
             self._close_files()
+            self._limited.remove()
             raise
 
-    def _order_spare(self) -> None:
+    def _order_spare(self, view: SandboxView | None) -> None:
+        plan = view.plan if view is not None else None
+        order = ("cgroup", plan, self._limited.directories)
         try:
             handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                self._backend.helper.order(("cgroup",), [self._channel.theirs.fileno(), handle])
+                self._backend.helper.order(order, [self._channel.theirs.fileno(), handle])
             finally:
                 os.close(handle)
         except BaseException:
@@ -167,7 +183,8 @@ class CgroupEnclosure(CgroupMembers):
         self, request: ExecRequest, standard: Sequence[int], events: EnclosureEvents
     ) -> None:
         environment = {**request.environment, self.tag: b"1"}
-        self._channel.send(request._replace(environment=environment), standard)
+        rlimits = self._backend.limiter.rlimits
+        self._channel.send(request._replace(environment=environment, rlimits=rlimits), standard)
         self._tag_finder.spares.discard(self.pid)
         self._events = events
         self._report.add(self.pid, os.fsdecode(b" ".join(request.argv))[:200])
@@ -233,7 +250,10 @@ class CgroupEnclosure(CgroupMembers):
             self._report.add(pid, name)
             if group == self.pid:
                 self._report.signalled(pid, signal.SIGINT)
-        self._hold_members()
+        if self._empty:
+            self._report.everybody_ended()
+        else:
+            self._hold_members()
 
     def _adopt_noted_outside(self) -> None:
         while self._noted_outside:
@@ -265,14 +285,21 @@ class CgroupEnclosure(CgroupMembers):
         elif not self._empty:
             self._on_population()
 
+    def limits_reached(self) -> tuple[str, ...]:
+        own = self._backend.limiter.reached_in(self._directory)
+        return (*own, *self._limited.reached())
+
     def release(self) -> None:
         self._adopt_noted_outside()
         self._close_files()
+        if self._namespace >= 0:
+            os.close(self._namespace)
         self._channel.close()
         if self.pid:
             self._tag_finder.spares.discard(self.pid)
             collect(self.pid)
         self._backend.released(self)
+        self._limited.remove()
         self._is_released.set(None)
 
     def _on_ready(self, pid: int | None) -> None:
@@ -285,6 +312,7 @@ class CgroupEnclosure(CgroupMembers):
         # pidfd at any time; unless our descriptor table is full, and then we cannot use it.
         self.pid = self._since_pid = pid
         self._tag_finder.spares.add(pid)
+        self._learn_mark()
         try:
             handle = os.pidfd_open(pid)
         except OSError:
@@ -296,6 +324,13 @@ class CgroupEnclosure(CgroupMembers):
         if handle < 0:
             self._collect_unwatched()
         self._is_ready.set(handle >= 0)
+
+    def _learn_mark(self) -> None:
+        try:
+            self._namespace = os.open(f"/proc/{self.pid}/ns/time", os.O_RDONLY)
+        except OSError:
+            return  # this kernel has none, or no descriptor is free; the tag is left
+        self.mark = mark_of(self.pid)
 
     def _collect_unwatched(self) -> None:
         if collect(self.pid, peek=True) is None:

@@ -3,7 +3,8 @@ killed and named.
 
 As root, or inside a delegated subtree, a process can move out of its cgroup, and `populated 0`
 then says nothing about it. So the enclosure counts as empty only after a look for processes outside
-that we hold, or that carry its tag (see `tags`). They are held by pidfds and treated like members.
+that we hold, or that carry its tag or its mark (see `tags`). They are held by pidfds and treated
+like members.
 
 Methods are called on the loop, except those that say "any thread". None of them waits.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from bargein.process.helper import cgroups, procfs
 from bargein.process.process_report import ProcessReport
-from bargein.process.tags import TagFinder, new_tag, tags_of
+from bargein.process.tags import TagFinder, mark_of, new_tag, tags_of
 from bargein.process.values import EndedProcess, Means, Survivor
 from bargein.process.waiting import DescriptorWatch, Event
 
@@ -56,6 +57,8 @@ class CgroupMembers:
         self._since_s = time.monotonic()
         self._procs = -1
         self.tag = new_tag()
+        self.mark = b""
+        """What `mark_of` says of those inside, if that tells them from everybody else."""
         # Kept open, so that a stop need not open them and works with a full descriptor table.
         self._population = os.open(f"{directory}/cgroup.events", os.O_RDONLY)
         try:
@@ -86,7 +89,11 @@ class CgroupMembers:
 
     def _carriers(self) -> list[int]:
         return self._tag_finder.carriers(
-            self.tag, since_pid=self._since_pid, since_s=self._since_s, known=self._known
+            self.tag,
+            since_pid=self._since_pid,
+            since_s=self._since_s,
+            known=self._known,
+            mark=self.mark,
         )
 
     def _held_and_running(self) -> list[int]:
@@ -130,7 +137,7 @@ class CgroupMembers:
                 handle = os.pidfd_open(pid)
             except OSError:
                 continue  # it has ended
-            if self.tag in tags_of(pid):
+            if self.tag in tags_of(pid) or (self.mark and mark_of(pid) == self.mark):
                 self._adopt_outside(pid, handle)
             else:
                 os.close(handle)
@@ -149,7 +156,7 @@ class CgroupMembers:
         for pid, handle in list(self._handles.items()):
             if self._report.signalled(pid, number):
                 for each in (number, signal.SIGCONT):
-                    _send(handle, each)
+                    send(handle, each)
 
     def kill(self) -> None:
         self._report.signalled_all(signal.SIGKILL)
@@ -158,7 +165,7 @@ class CgroupMembers:
         except OSError:
             pass  # removed, so nobody is in it; or no descriptor is free, and the stop tries again
         for pid in self._outside:
-            _send(self._handles[pid], signal.SIGKILL)
+            send(self._handles[pid], signal.SIGKILL)
 
     def ended(self, began: float) -> tuple[EndedProcess, ...]:
         return self._report.processes(began)
@@ -240,7 +247,7 @@ class ReservedDescriptor:
                 pass  # the table is still full; the next use tries again
 
 
-def _send(handle: int, number: int) -> None:
+def send(handle: int, number: int) -> None:
     try:
         signal.pidfd_send_signal(handle, number)
     except OSError:

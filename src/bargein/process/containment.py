@@ -31,13 +31,17 @@ from bargein.process.service import SERVICE_LADDER, Service
 from bargein.process.stdio import Stdio
 from bargein.process.values import (
     CaptureLimits,
+    CommandLimits,
     ContainmentReport,
     Hiding,
     Input,
     Ladder,
     Means,
     MeansChoice,
+    Network,
     PtySize,
+    SandboxChoice,
+    SandboxView,
     StopReport,
 )
 from bargein.process.waiting import DescriptorWatch
@@ -57,17 +61,24 @@ async def open_containment(
     *,
     home: Path | None = None,
     hiding: Hiding = Hiding(),  # noqa: B008 - frozen
+    network: Network | None = None,
+    sandbox: SandboxChoice = "auto",
+    limits: CommandLimits = CommandLimits(),  # noqa: B008 - frozen
     on_stopped: OnStopped | None = None,
 ) -> "Containment":
     """Find the best means that works here, or open the one that is named.
 
     `home` is a folder of ours, for notes by which the next start cleans up if we are killed.
     `hiding` names directories that commands must not see; the report says whether they are hidden.
-    `on_stopped` is called for every process that was stopped. Raises `MeansUnavailable`.
+    With a `network` every command runs in a sandbox that has it, by the best means or the one that
+    `sandbox` names, and `spawn` needs a view. `limits` are for each command. The report says what
+    holds. `on_stopped` is called for every process that was stopped. Raises `MeansUnavailable`.
     """
     watch = DescriptorWatch(asyncio.get_running_loop())
     try:
-        backend, report = await open_backend(watch, means, home, hiding)
+        backend, report = await open_backend(
+            watch, means, home, hiding, f"{network}/{sandbox}" if network else "", limits
+        )
     except BaseException:
         watch.close()
         raise
@@ -160,21 +171,24 @@ class Containment:
         output: CaptureLimits = CaptureLimits(),  # noqa: B008 - frozen
         on_output: OnOutput | None = None,
         ladder: Ladder = Ladder(),  # noqa: B008 - frozen
+        view: SandboxView | None = None,
     ) -> Process:
-        """Start a command. Cancelling `token` stops it. `env` is its whole environment.
+        """Start a command. Cancelling `token` stops it. `env` is its whole environment. `view` is
+        what it may touch, in a containment with a sandbox.
 
         Raises `SpawnError` if it cannot be started, and `Cancelled` if the token is cancelled
         already: then nothing was started. If the token is cancelled while it starts, this returns
         the process with its stop under way. If the calling task is cancelled while it starts, the
         process is killed and `on_stopped` is called.
         """
+        self._check_view(view)
         request = make_exec_request(argv, cwd=cwd, env=env, terminal=pty is not None)
 
         def make_process(enclosure: Enclosure) -> Process:
             stdio = Stdio(self._watch, pty=pty, stdin=stdin, limits=output, on_output=on_output)
             return self._process(enclosure, argv, stdio, ladder)
 
-        return await self._spawn(request, token, make_process)
+        return await self._spawn(request, token, make_process, view)
 
     async def start_service(
         self,
@@ -185,12 +199,14 @@ class Containment:
         token: Token,
         errors: CaptureLimits = CaptureLimits(),  # noqa: B008 - frozen
         ladder: Ladder = SERVICE_LADDER,
+        view: SandboxView | None = None,
     ) -> Service:
         """Start a process that outlives calls, with pipes to its standard input and output.
 
         `token` is its owner's: cancelling it stops the service. `errors` is how much of its
         standard error is kept. Otherwise like `spawn`.
         """
+        self._check_view(view)
         request = make_exec_request(argv, cwd=cwd, env=env, terminal=False)
 
         def make_process(enclosure: Enclosure) -> Process:
@@ -199,7 +215,7 @@ class Containment:
             )
             return self._process(enclosure, argv, stdio, ladder, ends_with_first=True)
 
-        return Service(await self._spawn(request, token, make_process))
+        return Service(await self._spawn(request, token, make_process, view))
 
     def _process(
         self,
@@ -220,25 +236,34 @@ class Containment:
             on_stopped=self._stopped,
             on_released=self._released,
             ends_with_first=ends_with_first,
+            sandbox=self.report.sandbox.means,
         )
 
     async def _spawn(
-        self, request: ExecRequest, token: Token, make_process: Callable[[Enclosure], Process]
+        self,
+        request: ExecRequest,
+        token: Token,
+        make_process: Callable[[Enclosure], Process],
+        view: SandboxView | None,
     ) -> Process:
         """A lost spare process means that nothing was started, so another try is safe."""
         for tries_left in reversed(range(_STARTS_TRIED)):
             token.check()
             try:
-                return await self._spawn_once(request, token, make_process)
+                return await self._spawn_once(request, token, make_process, view)
             except SpareLost as lost:
                 if lost.errno or not tries_left:
                     raise spawn_error(request, "spare", lost.errno or errno.EPIPE) from None
         raise AssertionError("unreachable")
 
     async def _spawn_once(
-        self, request: ExecRequest, token: Token, make_process: Callable[[Enclosure], Process]
+        self,
+        request: ExecRequest,
+        token: Token,
+        make_process: Callable[[Enclosure], Process],
+        view: SandboxView | None,
     ) -> Process:
-        enclosure = await self._make_enclosure(request)
+        enclosure = await self._make_enclosure(request, view)
         try:
             process = make_process(enclosure)
         except OSError as error:
@@ -255,11 +280,11 @@ class Containment:
         await self._launched(process, request)
         return process
 
-    async def _make_enclosure(self, request: ExecRequest) -> Enclosure:
+    async def _make_enclosure(self, request: ExecRequest, view: SandboxView | None) -> Enclosure:
         self._refuse_if_closed()
         try:
             async with asyncio.timeout(_SPARE_S_MAX):
-                enclosure = await self._backend.make_enclosure()
+                enclosure = await self._backend.make_enclosure(view)
         except TimeoutError:
             # Nothing was started, so another try with another helper is safe.
             self._backend.restart_helper()
@@ -278,7 +303,7 @@ class Containment:
         try:
             async with asyncio.timeout(_SPAWN_S_MAX):
                 await process.launched(request)
-        except SpawnError:
+        except (SpawnError, SpareLost):
             await process.settled()
             raise
         except TimeoutError:
@@ -287,6 +312,13 @@ class Containment:
         except BaseException:
             process.begin_stop(hurry=True)
             raise
+
+    def _check_view(self, view: SandboxView | None) -> None:
+        if (view is None) == bool(self.report.sandbox.means):
+            raise ValueError(
+                "a command in a sandbox needs a view, and only such a command has one; this "
+                f"containment's sandbox is {self.report.sandbox.means or 'off'}"
+            )
 
     def _refuse_if_closed(self) -> None:
         if self._closing is not None:

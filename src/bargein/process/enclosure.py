@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from bargein.process.exec_request import ExecRequest
-from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.values import EndedProcess, Means, SandboxView, Survivor
 
 if TYPE_CHECKING:
     from bargein.process.own_enclosures import OwnEnclosure
@@ -98,6 +98,10 @@ class Enclosure(StoppableEnclosure, Protocol):
         The caller makes sure that it does not run during or after `release`.
         """
 
+    def limits_reached(self) -> tuple[str, ...]:
+        """Limits of the containment that the command has reached: "memory", "processes"."""
+        ...
+
     def release(self) -> None:
         """After `emptied`: give everything back. From now on the pid may be another process's."""
 
@@ -108,8 +112,8 @@ class Backend(Protocol):
     @property
     def means(self) -> Means: ...
 
-    async def make_enclosure(self) -> Enclosure:
-        """Wait for an enclosure that holds only our spare process.
+    async def make_enclosure(self, view: SandboxView | None = None) -> Enclosure:
+        """Wait for an enclosure that holds only our spare process, closed in as `view` says.
 
         Raises `SpareLost`, or OSError.
         """

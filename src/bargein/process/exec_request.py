@@ -17,13 +17,15 @@ _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
 class ExecRequest(NamedTuple):
-    """`paths` are the files to try in turn. `terminal`: standard input is a terminal to take."""
+    """`paths` are the files to try in turn. `terminal`: standard input is a terminal to take.
+    `rlimits` are set just before the start."""
 
     argv: list[bytes]
     environment: dict[bytes, bytes]
     directory: bytes
     paths: list[bytes]
     terminal: bool
+    rlimits: tuple[tuple[int, int], ...] = ()
 
 
 def make_exec_request(
@@ -73,12 +75,15 @@ def _paths(command: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
 def spawn_error(request: ExecRequest, stage: str, code: int) -> SpawnError:
     """An error whose message names the folder or the command, and the reason.
 
-    `stage` is how far the start came: "spare", "descriptors", "terminal", "directory" or "exec".
+    `stage` is how far the start came: "spare", "descriptors", "terminal", "sandbox", "directory" or
+    "exec".
     """
     command = os.fsdecode(request.argv[0])
     if stage == "directory":
         directory = os.fsdecode(request.directory)
         text = f"cannot run {command!r} in {directory!r}: {describe(code)}"
+    elif stage == "sandbox":
+        text = f"cannot run {command!r}: its sandbox could not be made: {describe(code)}"
     elif code == errno.ENOENT and b"/" not in request.argv[0]:
         path = os.fsdecode(request.environment.get(b"PATH", _DEFAULT_PATH))
         text = f"command {command!r} not found on PATH {path!r}"

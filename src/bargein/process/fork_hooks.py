@@ -13,12 +13,14 @@ are replaced by one that does:
   them fork instead of vfork. Where there is nothing to enter they vfork, and the parent notes the
   child.
 - `os.posix_spawn`, `os.posix_spawnp` and `os.system` are done by `fork_exec` (see `posix_spawn`).
+- A worker of the forkserver of `multiprocessing` is forked by that server. It does nothing before
+  it gets its orders from us, and before that we put it into the enclosure.
 
 A thread belongs to the owner that started it, and a job in a thread pool to the owner that
 submitted it; the threads of a pool belong to nobody.
 
 Processes that a library starts in C are not seen. The hooks run in the thread that forks, and wait
-only for the child to enter, 2 seconds at most.
+only for the child to enter, 2 seconds at most, or for a forkserver to fork it.
 """
 
 import _posixsubprocess
@@ -44,6 +46,10 @@ from bargein.process import posix_spawn
 from bargein.process.posix_spawn import FORK_EXEC_ARGUMENTS, Argument
 
 _ENTER_S_MAX: Final = 2.0
+# It imports the program's main module first. The caller waits for the same number afterwards.
+_FORKSERVER_S_MAX: Final = 10.0
+_SPLICE_F_NONBLOCK: Final = 2
+_libc: Final = ctypes.CDLL(None)
 
 
 class Entrance(Protocol):
@@ -62,6 +68,9 @@ class Entrance(Protocol):
 
     def started(self, pid: int) -> None:
         """In the parent, instead of `enter`: this child was started."""
+
+    def take_in(self, pid: int) -> None:
+        """Instead of `enter`: another process has forked this one for us, and it waits."""
 
     def doubted(self) -> None:
         """In the parent: nobody knows whether the child has entered."""
@@ -235,7 +244,6 @@ class _ForkExec:
             owner.lost()
             return self.original(*args)
         if _is_shared(args[_ARGV]):
-            _hooks.watch_forkserver()
             with unowned():
                 return self.original(*args)
         entrance = owner.admit()
@@ -276,17 +284,47 @@ def _is_shared(argv: Sequence[Argument]) -> bool:
 
 
 class _ForkServer:
-    """Replaces `multiprocessing.forkserver.connect_to_new_process`: a server that serves everybody
-    forks the child, so nothing can hold it."""
+    """Replaces `multiprocessing.forkserver.connect_to_new_process`. The server serves everybody,
+    and the child is its child, not ours. It tells whoever asked for the child its pid, and the
+    child waits until whoever asked has written to it what to run."""
 
-    def __init__(self, original: Callable[..., Any]) -> None:
+    def __init__(self, original: Callable[..., tuple[int, int]], pid_bytes: int) -> None:
         self.original = original
+        self._pid_bytes = pid_bytes
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> tuple[int, int]:
         owner = _owner_now()
-        if owner is not None:
-            owner.lost()
-        return self.original(*args, **options)
+        entrance = owner.admit() if owner is not None else None
+        if owner is None or entrance is None:
+            return self.original(*args, **options)
+        try:
+            readable, writable = self.original(*args, **options)
+            pid = self._peek_at_pid(readable)
+            if pid:
+                entrance.take_in(pid)
+            else:
+                owner.lost()
+            return readable, writable
+        finally:
+            entrance.passed()
+
+    def _peek_at_pid(self, readable: int) -> int:
+        """The number stays in the pipe for whoever asked. Returns 0 if it is not known."""
+        poll = select.poll()
+        poll.register(readable, select.POLLIN)
+        if not hasattr(_libc, "tee") or not poll.poll(_FORKSERVER_S_MAX * 1000):
+            return 0
+        try:
+            copy, into = os.pipe()
+        except OSError:
+            return 0
+        try:
+            if _libc.tee(readable, into, self._pid_bytes, _SPLICE_F_NONBLOCK) != self._pid_bytes:
+                return 0
+            return int.from_bytes(os.read(copy, self._pid_bytes), sys.byteorder)
+        finally:
+            os.close(copy)
+            os.close(into)
 
 
 class _SubprocessOfLoop:
@@ -391,6 +429,9 @@ class _Hooks:
         self._replaced: list[tuple[object, str, object, object]] = []
 
     def install(self) -> None:
+        # 3 ms. Later would be too late: its first use is already the call that has to be replaced.
+        from multiprocessing import forkserver
+
         if not self._registered:
             # For good: Python cannot unregister them. They look whether `installs` is above 0.
             self._registered = True
@@ -411,14 +452,8 @@ class _Hooks:
         self._replace(threading.Thread, "start", _start)
         self.bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
         self._replace(threading.Thread, "_bootstrap_inner", _bootstrap_inner)
-        self.watch_forkserver()
-
-    def watch_forkserver(self) -> None:
-        """Once it is imported, which it seldom is."""
-        module = sys.modules.get("multiprocessing.forkserver")
-        if module is not None and not isinstance(module.connect_to_new_process, _ForkServer):
-            by = _ForkServer(module.connect_to_new_process)
-            self._replace(module, "connect_to_new_process", by)
+        server = _ForkServer(forkserver.connect_to_new_process, forkserver.SIGNED_STRUCT.size)
+        self._replace(forkserver, "connect_to_new_process", server)
 
     def install_in(self, loop: type) -> None:
         if issubclass(loop, BaseEventLoop):

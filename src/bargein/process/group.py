@@ -21,7 +21,7 @@ from bargein.process.fork_hooks import unowned
 from bargein.process.listing import ListedProcess, Listing, is_still_there
 from bargein.process.own_enclosures import OwnSweep
 from bargein.process.process_report import ProcessReport, collect, how_it_ended
-from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.values import EndedProcess, Means, SandboxView, Survivor
 from bargein.process.waiting import DescriptorWatch, Event
 
 _LOOK_AGAIN_S: Final = 0.5
@@ -46,7 +46,7 @@ class GroupBackend:
         self._listing = Listing()
         self._pidfds = hasattr(os, "pidfd_open") if pidfds is None else pidfds
 
-    async def make_enclosure(self) -> "GroupEnclosure":
+    async def make_enclosure(self, view: SandboxView | None = None) -> "GroupEnclosure":
         return GroupEnclosure(self._watch, self._listing, pidfds=self._pidfds)
 
     def make_own_enclosure(self) -> OwnSweep:
@@ -101,6 +101,9 @@ class GroupEnclosure:
 
     def discard(self) -> None:
         """There is no spare process."""
+
+    def limits_reached(self) -> tuple[str, ...]:
+        return ()
 
     def note(self) -> None:
         """Does nothing: reading all of /proc takes too long for a canceller's thread."""

@@ -21,6 +21,7 @@ from typing import Final
 
 from bargein.process.fork_hooks import unowned
 from bargein.process.helper import wire
+from bargein.process.owner_deadline import OWNER_DEADLINE
 from bargein.process.values import Hiding
 from bargein.process.waiting import DescriptorWatch, Event, Once
 
@@ -34,9 +35,10 @@ for name, path in (("bargein", sys.argv[1]), ("bargein.process", sys.argv[2])):
     package.__path__ = [path]
     sys.modules[name] = package
 from bargein.process.helper.main import main
-hidden = int(sys.argv[8])
-directories = sys.argv[9:]
-main(*map(int, sys.argv[3:6]), sys.argv[6], directories[:hidden], directories[hidden:], sys.argv[7])
+network, deadline, hidden = sys.argv[8], int(sys.argv[9]), int(sys.argv[10])
+directories = sys.argv[11:]
+given = [directories[:hidden], directories[hidden:], sys.argv[7], network, deadline]
+main(*map(int, sys.argv[3:6]), sys.argv[6], *given)
 """
 
 OnAnswer = Callable[[wire.Message | None], object]
@@ -45,8 +47,9 @@ OnAnswer = Callable[[wire.Message | None], object]
 class HelperProcess:
     """`lock` and `instance`: the locked cgroup directory, if any, that it kills when we die.
 
-    `hiding` names the directories that it hides from commands. Set `expected` to how the first
-    helper did so: a later helper that cannot do the same starts no command.
+    `hiding` names the directories that it hides from commands. With a `network`, "none/auto" say,
+    commands run in a sandbox. Set `expected` to how the first helper did both: a later helper that
+    cannot do the same starts no command.
     """
 
     def __init__(
@@ -56,11 +59,13 @@ class HelperProcess:
         lock: int = -1,
         instance: str = "",
         hiding: Hiding = Hiding(),  # noqa: B008 - frozen
+        network: str = "",
     ) -> None:
         self._watch = watch
         self._lock = lock
         self._instance = instance
         self.hiding = hiding
+        self.network = network
         self.expected = ""
         self._running: _Running | None = None
         self._closed = False
@@ -119,7 +124,7 @@ class HelperProcess:
             self.kill()
 
     def _start(self) -> "_Running":
-        hiding = (self.expected, self.hiding)
+        hiding = (self.expected, self.network, self.hiding)
         self._running = _Running(self._watch, self._lock, self._instance, hiding, self._forget)
         self.starts += 1
         return self._running
@@ -138,7 +143,7 @@ class _Running:
         watch: DescriptorWatch,
         lock: int,
         instance: str,
-        hiding: tuple[str, Hiding],
+        hiding: tuple[str, str, Hiding],
         on_death: "Callable[[_Running], object]",
     ) -> None:
         self._watch = watch
@@ -148,10 +153,11 @@ class _Running:
         owner = -1
         try:
             owner = os.pidfd_open(os.getpid())
-            fds = [fd for fd in (theirs.fileno(), owner, lock) if fd >= 0]
+            deadline = OWNER_DEADLINE.file
+            fds = [fd for fd in (theirs.fileno(), owner, lock, deadline) if fd >= 0]
             with unowned():
                 self.process = subprocess.Popen(
-                    _command(theirs.fileno(), owner, lock, instance, *hiding),
+                    _command(theirs.fileno(), owner, lock, instance, deadline, *hiding),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -243,11 +249,19 @@ class _Answer:
 
 
 def _command(
-    orders: int, owner: int, lock: int, instance: str, expected: str, hiding: Hiding
+    orders: int,
+    owner: int,
+    lock: int,
+    instance: str,
+    deadline: int,
+    expected: str,
+    network: str,
+    hiding: Hiding,
 ) -> list[str]:
     process = Path(__file__).parent
     arguments = [str(process.parent), str(process), str(orders), str(owner), str(lock), instance]
-    arguments += [expected, str(len(hiding.directories)), *hiding.directories, *hiding.kept]
+    arguments += [expected, network, str(deadline)]
+    arguments += [str(len(hiding.directories)), *hiding.directories, *hiding.kept]
     return [sys.executable, "-I", "-S", "-E", "-c", _PROGRAM, *arguments]
 
 

@@ -14,7 +14,7 @@ from itertools import count
 from mmap import mmap
 from typing import Final, Protocol
 
-from bargein.process.cgroup_members import CgroupMembers, ReservedDescriptor
+from bargein.process.cgroup_members import CgroupMembers, ReservedDescriptor, send
 from bargein.process.enclosure import StoppableEnclosure
 from bargein.process.helper import procfs
 from bargein.process.listing import ListedProcess, is_still_there, list_processes
@@ -38,6 +38,8 @@ class OwnEnclosure(StoppableEnclosure, Protocol):
     def needs_fork(self) -> bool: ...
 
     def started(self, pid: int) -> None: ...
+
+    def take_in(self, pid: int) -> None: ...
 
     def doubted(self) -> None: ...
 
@@ -122,6 +124,8 @@ class OwnCgroup(CgroupMembers):
         self._expected = ExpectedChildren(self._look_soon)
         self._noted: list[tuple[int, str, int]] = []
         self._interrupted = 0
+        # Processes that could not be put inside, with a pidfd; the loop takes them from here.
+        self._not_inside: list[tuple[int, int]] = []
         try:
             self._entry = os.open(f"{directory}/cgroup.procs", os.O_WRONLY)
         except BaseException:
@@ -143,6 +147,19 @@ class OwnCgroup(CgroupMembers):
     def started(self, pid: int) -> None:
         """A forked child enters by itself."""
 
+    def take_in(self, pid: int) -> None:
+        try:
+            os.write(self._entry, b"%d" % pid)
+        except ProcessLookupError:
+            pass  # it has ended, and it has started nothing before
+        except OSError:
+            # It can be stopped and named, but those that it starts are not held.
+            _failures.note(self._serial)
+            try:
+                self._not_inside.append((pid, os.pidfd_open(pid)))
+            except OSError:
+                pass  # it has ended; or no descriptor is free, and the end is not confirmed anyway
+
     def doubted(self) -> None:
         _failures.note(self._serial)
 
@@ -154,8 +171,11 @@ class OwnCgroup(CgroupMembers):
 
     def interrupt(self, number: int) -> None:
         members = self._members()[:_NOTED_MAX]
-        self._noted = procfs.running(members)
+        self._noted = procfs.running([*members, *(pid for pid, _handle in self._not_inside)])
         self._interrupted = number
+        for _pid, handle in list(self._not_inside):
+            for each in (number, signal.SIGCONT):
+                send(handle, each)
         for pid in members:
             try:
                 handle = os.pidfd_open(pid)
@@ -175,13 +195,15 @@ class OwnCgroup(CgroupMembers):
         for pid, name, _group in self._noted:
             self._report.add(pid, name)
             self._report.signalled(pid, self._interrupted)
-        self._hold_members()
+        self.record_members()
         for pid, _name, _group in self._noted:
             if pid not in self._handles:
                 self._report.ended(pid)
         self._watcher.add(self._population, Event.PRIORITY, self.look)
 
     def record_members(self) -> None:
+        while self._not_inside:
+            self._adopt_outside(*self._not_inside.pop())
         self._hold_members()
 
     def look(self) -> None:
@@ -192,6 +214,8 @@ class OwnCgroup(CgroupMembers):
 
     def release(self) -> None:
         self._close_files()
+        for _pid, handle in self._not_inside:
+            os.close(handle)
         os.close(self._entry)
         self._on_released(self)
 
@@ -239,6 +263,10 @@ class OwnSweep:
 
     def started(self, pid: int) -> None:
         # Nobody can have collected it yet: other code learns its pid only when we return.
+        self._children[pid] = _began(pid)
+
+    def take_in(self, pid: int) -> None:
+        """It waits, so it has started nothing, and lives."""
         self._children[pid] = _began(pid)
 
     def doubted(self) -> None:

@@ -6,6 +6,7 @@ not to start a process in it. So each means has to hold and kill a real process.
 
 import asyncio
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -28,15 +29,20 @@ from bargein.process.group import GroupBackend
 from bargein.process.helper import cgroups
 from bargein.process.helper.wire import Message
 from bargein.process.helper_process import HelperProcess
+from bargein.process.limits import open_limiter
 from bargein.process.own_enclosures import OwnEnclosure
 from bargein.process.supervisor import SupervisorBackend
 from bargein.process.values import (
+    CommandLimits,
     ContainmentReport,
     Hiding,
     HidingReport,
+    LimitsReport,
     Means,
     MeansAttempt,
     MeansChoice,
+    SandboxReport,
+    SandboxView,
 )
 from bargein.process.waiting import DescriptorWatch
 
@@ -46,20 +52,29 @@ _TRY_AT_ONCE_S_MAX: Final = 2.0
 
 
 async def open_backend(
-    watch: DescriptorWatch, choice: MeansChoice, home: Path | None, hiding: Hiding
+    watch: DescriptorWatch,
+    choice: MeansChoice,
+    home: Path | None,
+    hiding: Hiding,
+    network: str = "",
+    limits: CommandLimits = CommandLimits(),  # noqa: B008 - frozen
 ) -> tuple[Backend, ContainmentReport]:
     """Raises `MeansUnavailable` if a means was named and does not work. A cancel closes what was
     opened."""
     wanted = list(Means) if choice == "auto" else [Means(choice)]
     attempts: list[MeansAttempt] = []
     for means in wanted:
+        if means is Means.CGROUP and network and os.geteuid() != 0:
+            # Its helper would have to come back from the pid namespaces that it makes.
+            attempts.append(MeansAttempt(means, False, "a sandbox in a cgroup takes root"))
+            continue
         try:
-            backend, reaped, hidden = await _open(watch, means, home, hiding)
+            backend, reaped, seen = await _open(watch, means, home, hiding, network, limits)
         except (OSError, SpareLost) as error:
             attempts.append(_failed(means, error))
             continue
         attempts.append(MeansAttempt(means, True, means.promise))
-        return backend, ContainmentReport(means, means.promise, tuple(attempts), reaped, hidden)
+        return backend, ContainmentReport(means, means.promise, tuple(attempts), reaped, *seen)
     tried = "; ".join(f"{attempt.means}: {attempt.detail}" for attempt in attempts)
     raise MeansUnavailable(
         f"commands cannot be contained as asked ({tried}); allow another means, or 'auto'"
@@ -67,50 +82,73 @@ async def open_backend(
 
 
 async def _open(
-    watch: DescriptorWatch, means: Means, home: Path | None, hiding: Hiding
-) -> tuple[Backend, int, HidingReport]:
-    """Returns the backend, how many leftovers were cleaned up, and what is hidden."""
+    watch: DescriptorWatch,
+    means: Means,
+    home: Path | None,
+    hiding: Hiding,
+    network: str,
+    limits: CommandLimits,
+) -> tuple[Backend, int, tuple[HidingReport, SandboxReport, LimitsReport]]:
+    """Returns the backend, how many leftovers were cleaned up, what is hidden, the sandbox, and how
+    limits are held."""
     if means is Means.GROUP:
-        return GroupBackend(watch), 0, _not_hidden(hiding)
+        why = "commands are started without the helper that closes them in"
+        return (
+            GroupBackend(watch),
+            0,
+            (
+                _not_hidden(hiding),
+                SandboxReport(detail=why),
+                LimitsReport(limits),
+            ),
+        )
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "this needs Linux")
     if means is Means.SUPERVISOR:
-        return await _open_supervisor(watch, hiding)
-    return await _open_cgroup(watch, home, hiding)
+        return await _open_supervisor(watch, hiding, network, limits)
+    return await _open_cgroup(watch, home, hiding, network, limits)
 
 
 async def _open_supervisor(
-    watch: DescriptorWatch, hiding: Hiding
-) -> tuple[SupervisorBackend, int, HidingReport]:
-    backend = SupervisorBackend(watch, HelperProcess(watch, hiding=hiding))
+    watch: DescriptorWatch, hiding: Hiding, network: str, limits: CommandLimits
+) -> tuple[SupervisorBackend, int, tuple[HidingReport, SandboxReport, LimitsReport]]:
+    limiter = open_limiter(limits, None)
+    helper = HelperProcess(watch, hiding=hiding, network=network)
+    backend = SupervisorBackend(watch, helper, limiter)
     try:
         async with asyncio.timeout(_TRY_S_MAX):
             enclosure = await backend.make_enclosure()
             await enclosure.discarded()
-        hidden = await _hidden(watch, backend.helper, hiding)
+        seen = await _seen(watch, backend.helper)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await backend.close()
         raise
     backend.replenish()
-    return backend, 0, hidden
+    return backend, 0, (*seen, limiter.report)
 
 
 async def _open_cgroup(
-    watch: DescriptorWatch, home: Path | None, hiding: Hiding
-) -> tuple[CgroupBackend, int, HidingReport]:
+    watch: DescriptorWatch,
+    home: Path | None,
+    hiding: Hiding,
+    network: str,
+    limits: CommandLimits,
+) -> tuple[CgroupBackend, int, tuple[HidingReport, SandboxReport, LimitsReport]]:
     base = own_directory()
     others = instances_around(base, home)
     instance = Instance(base, home)
     directory = str(instance.directory)
-    helper = HelperProcess(watch, lock=instance.lock, instance=directory, hiding=hiding)
-    backend = CgroupBackend(watch, helper, instance)
+    helper = HelperProcess(
+        watch, lock=instance.lock, instance=directory, hiding=hiding, network=network
+    )
+    backend = CgroupBackend(watch, helper, instance, open_limiter(limits, directory))
     try:
         async with asyncio.timeout(_TRY_S_MAX):
             enclosure = await backend.make_enclosure()
             cgroups.kill(enclosure.directory)
             await enclosure.discarded()
-        hidden = await _hidden(watch, helper, hiding)
+        seen = await _seen(watch, helper)
         reaped = await _reap(watch, helper, others) if others else 0
         forget_what_is_gone(home)
     except BaseException:
@@ -118,7 +156,7 @@ async def _open_cgroup(
             await backend.close()
         raise
     backend.replenish()
-    return backend, reaped, hidden
+    return backend, reaped, (*seen, backend.limiter.report)
 
 
 async def _reap(watch: DescriptorWatch, helper: HelperProcess, directories: list[str]) -> int:
@@ -127,16 +165,27 @@ async def _reap(watch: DescriptorWatch, helper: HelperProcess, directories: list
     return int(answer[1]) if answer is not None else 0
 
 
-async def _hidden(watch: DescriptorWatch, helper: HelperProcess, hiding: Hiding) -> HidingReport:
-    """Ask the helper what it hid, and require the same of every later helper."""
+async def _seen(
+    watch: DescriptorWatch, helper: HelperProcess
+) -> tuple[HidingReport, SandboxReport]:
+    """Ask the helper what it hid and how it closes commands in, and require the same of every later
+    helper."""
+    hiding = helper.hiding
+    if not hiding.directories and not helper.network:
+        return _not_hidden(hiding), SandboxReport(detail="no sandbox was asked for")
+    hidden = await _ask(watch, helper, ("hiding",))
+    closed_in = await _ask(watch, helper, ("sandbox",))
+    if hidden is None or closed_in is None:
+        why = "the helper did not answer"
+        return HidingReport(hiding, detail=why), SandboxReport(detail=why)
+    _, how, fenced, code = hidden
+    _, means, sandbox_code = closed_in
+    helper.expected = f"{how}/{means}"
+    detail = describe(sandbox_code) if sandbox_code else ""
+    sandbox = SandboxReport(means, helper.network.partition("/")[0] if means else "", detail)
     if not hiding.directories:
-        return _not_hidden(hiding)
-    answer = await _ask(watch, helper, ("hiding",))
-    if answer is None:
-        return HidingReport(hiding, detail="the helper did not answer")
-    _, how, fenced, code = answer
-    helper.expected = how
-    return HidingReport(hiding, how, fenced, describe(code) if code else "")
+        return _not_hidden(hiding), sandbox
+    return HidingReport(hiding, how, fenced, describe(code) if code else ""), sandbox
 
 
 def _not_hidden(hiding: Hiding) -> HidingReport:
@@ -198,13 +247,13 @@ class OnDemandBackend:
         backend = self._for_commands or self._for_own
         return backend.means if backend is not None else Means.GROUP
 
-    async def make_enclosure(self) -> Enclosure:
+    async def make_enclosure(self, view: SandboxView | None = None) -> Enclosure:
         async with self._opening:
             if self._for_commands is None:
                 self._for_commands, _ = await open_backend(
                     self._watch, "auto", self._home, self._hiding
                 )
-        return await self._for_commands.make_enclosure()
+        return await self._for_commands.make_enclosure(view)
 
     def make_own_enclosure(self) -> OwnEnclosure:
         backend = self._for_commands or self._for_own

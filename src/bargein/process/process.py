@@ -43,6 +43,7 @@ class Process:
         on_stopped: OnStopped,
         on_released: Callable[["Process"], object],
         ends_with_first: bool = False,
+        sandbox: str = "",
     ) -> None:
         self._loop = loop
         self._enclosure = enclosure
@@ -64,6 +65,10 @@ class Process:
         self._stopping: RunningStop | None = None
         self._stopped: Once[StopReport] = Once(loop)
         self.argv = argv
+        self.limits_reached: tuple[str, ...] = ()
+        """Limits that it has reached, once it is over: "memory", "processes"."""
+        self.sandbox = sandbox
+        """The means of the sandbox that it runs in; empty if it runs in none."""
         self.started_at = time.monotonic()
 
     def __repr__(self) -> str:
@@ -94,6 +99,16 @@ class Process:
     def alive(self) -> bool:
         """Whether one of its processes is left, or may be."""
         return not self._settled.is_set
+
+    def inside(self) -> tuple[tuple[int, str], ...]:
+        """The processes that are inside now, as far as this means can tell, its first process
+        first: their numbers and the names of their programs."""
+        if not self._holds_enclosure:
+            return ()
+        found = {each.pid: _program(each.command) for each in self._enclosure.survivors()}
+        if self.exit is None:
+            found = {self.pid: found.get(self.pid) or _program(self.argv[0]), **found}
+        return tuple(found.items())
 
     @property
     def stopping(self) -> bool:
@@ -151,6 +166,10 @@ class Process:
         """Write to its standard input, or its terminal. Waits while it does not read; raises
         `InputClosed` if it will not read any more."""
         await self._input.write(data)
+
+    def try_write(self, data: bytes) -> bool:
+        """`InputWriter.try_write`; not for a terminal."""
+        return self._stdio.terminal < 0 and self._input.try_write(data)
 
     def close_input(self) -> None:
         """End its standard input; on a terminal, type Ctrl-D."""
@@ -211,6 +230,8 @@ class Process:
         self._loop.call_soon(self._release)
 
     def _finish(self) -> None:
+        if self._holds_enclosure:
+            self.limits_reached = self._enclosure.limits_reached()
         if self._stopping is not None:
             self._stopping.nobody_left()
         self._settled.set(None)
@@ -269,7 +290,8 @@ class Process:
             self._stdio.end_input()
 
     def _interrupt(self) -> bool:
-        if not self._gate.enter():
+        """Returns False if it sent no signal: nobody is left, or another thread sends it."""
+        if self._nobody_left or not self._gate.enter():
             return False
         try:
             if self._stdio.terminal >= 0:
@@ -280,6 +302,11 @@ class Process:
         finally:
             self._gate.leave()
         return True
+
+
+def _program(command: str) -> str:
+    """The name of a command's program, without its folder and arguments."""
+    return command.partition(" ")[0].rpartition("/")[2]
 
 
 def _in_a_task_of(loop: asyncio.AbstractEventLoop) -> bool:

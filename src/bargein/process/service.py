@@ -61,6 +61,11 @@ class Service:
         """Whether one of its processes is left, or may be."""
         return self._process.alive
 
+    def processes(self) -> tuple[tuple[int, str], ...]:
+        """The processes that are inside now, as far as this means can tell: their numbers and the
+        names of their programs."""
+        return self._process.inside()
+
     @property
     def errors(self) -> Captured:
         """Its standard error so far: the beginning and the end."""
@@ -80,6 +85,11 @@ class Service:
         Raises `InputClosed`. After a cancel, part of the data may have been written.
         """
         await self._process.write(data)
+
+    def try_write(self, data: bytes) -> bool:
+        """Write all of it at once, or nothing. Returns False if there is no room now, if another
+        write waits, or if it is more than a few kilobytes. Raises `InputClosed`."""
+        return self._process.try_write(data)
 
     def close_input(self) -> None:
         """Most servers exit then."""

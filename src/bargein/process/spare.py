@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from bargein.process.enclosure import SpareLost
 from bargein.process.exec_request import ExecRequest, spawn_error
 from bargein.process.helper import wire
+from bargein.process.values import SandboxView
 from bargein.process.waiting import DescriptorWatch, Event, Once
 
 # Starting a spare process takes about as much work as a small command. So the next one waits until
@@ -40,12 +41,16 @@ S = TypeVar("S", bound=Spare)
 
 
 class SparePool(Generic[S]):
-    """`order_spare` orders one from the helper; it raises OSError."""
+    """`order_spare` orders one from the helper, closed in as the view says; it raises OSError. The
+    one that waits is like the one taken last."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, order_spare: Callable[[], S]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, order_spare: Callable[[SandboxView | None], S]
+    ) -> None:
         self._loop = loop
         self._order_spare = order_spare
         self._spare: S | None = None
+        self._view: SandboxView | None = None
         self._taken_at = 0.0
         self._pause_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -56,14 +61,18 @@ class SparePool(Generic[S]):
         """The one that is ready, or soon will be."""
         return self._spare
 
-    async def take(self) -> S:
+    async def take(self, view: SandboxView | None = None) -> S:
         """Raises `SpareLost`, or OSError. A cancel discards the one that was waited for."""
         now = self._loop.time()
         self._pause_s = now - self._taken_at
         self._taken_at = now
         spare, self._spare = self._spare, None
+        if spare is not None and view != self._view:
+            spare.discard()
+            spare = None
+        self._view = view
         if spare is None or spare.is_dead:
-            spare = self._order_spare()
+            spare = self._order_spare(view)
         try:
             await spare.ready()
         except BaseException:
@@ -86,7 +95,7 @@ class SparePool(Generic[S]):
             self._timer = None
         if self._spare is None and not self._closed:
             try:
-                self._spare = Context().run(self._order_spare)
+                self._spare = Context().run(self._order_spare, self._view)
             except OSError:
                 pass  # the next command orders its own, and gets the error
 
@@ -140,6 +149,8 @@ class SpareChannel:
     async def became(self, request: ExecRequest) -> None:
         """Wait until the command runs, or has run. Raises `SpawnError` if it could not run."""
         await self._closed.wait()
+        if self._failure is not None and self._failure[0] == "stale":
+            raise SpareLost
         if self._failure is not None:
             raise spawn_error(request, *self._failure)
 

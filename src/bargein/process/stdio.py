@@ -8,6 +8,7 @@ its standard output is an `OutputStream`, and `captured` is its standard error.
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import sys
 import termios
@@ -147,6 +148,13 @@ class InputWriter:
                 rest = rest[self._write_some(rest) :]
                 if rest:
                     await self._descriptor.until_ready(Event.WRITABLE)
+
+    def try_write(self, data: bytes) -> bool:
+        """Write all of it at once, or nothing: False if there is no room, if another writer waits,
+        or if it is longer than a pipe takes in one piece. Raises `InputClosed`."""
+        if len(data) > select.PIPE_BUF or self._turn.locked():
+            return False
+        return self._write_some(memoryview(data)) == len(data)
 
     def write_now(self, data: bytes) -> None:
         """Write a few bytes if there is room for them. Raises `InputClosed`."""

@@ -112,17 +112,19 @@ class RunningStop:
         self._leader_gone = leader_gone
         self._nobody_left = nobody_left
         self._hurry = hurry
+        if began is not None:
+            # The canceller's signal may have ended some or all of them already.
+            self._enclosure.record_members()
         if nobody_left:
             self._rung = Rung.OVER
-            self._report(found_over=True)
+            self._report(found_over=began is None)
             return
         if not leader_gone and not hurry:
             if began is None:
                 self._enclosure.record_members()
                 self._act()
             self._set_timer(began=self._began)
-        # The first process may have ended by the canceller's signal already.
-        if hurry or not leader_gone or began is not None:
+        if hurry or not leader_gone:
             self._enclosure.record_members()
         self._climb()
         # The first signal has often done its work by now, and one turn of the loop takes as long

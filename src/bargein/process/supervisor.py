@@ -19,10 +19,11 @@ from bargein.process.enclosure import EnclosureEvents, SpareLost
 from bargein.process.exec_request import ExecRequest
 from bargein.process.helper import procfs, wire
 from bargein.process.helper_process import HelperProcess
+from bargein.process.limits import Limiter
 from bargein.process.own_enclosures import OwnSweep
 from bargein.process.process_report import ProcessReport, how_it_ended
 from bargein.process.spare import SpareChannel, SparePool, until
-from bargein.process.values import EndedProcess, Means, Survivor
+from bargein.process.values import CommandLimits, EndedProcess, Means, SandboxView, Survivor
 from bargein.process.waiting import DescriptorWatch, Event, Once
 
 _NOTED_MAX: Final = 32
@@ -33,14 +34,17 @@ _TO_GROUP: Final = 4
 class SupervisorBackend:
     means: Final = Means.SUPERVISOR
 
-    def __init__(self, watch: DescriptorWatch, helper: HelperProcess) -> None:
+    def __init__(
+        self, watch: DescriptorWatch, helper: HelperProcess, limiter: Limiter | None = None
+    ) -> None:
         self.watch = watch
+        self.limiter = limiter or Limiter(CommandLimits(), {}, {})
         self.helper = helper
         self._spares = SparePool(watch.loop, self.order_spare)
         self._enclosures: set[SupervisorEnclosure] = set()
 
-    async def make_enclosure(self) -> "SupervisorEnclosure":
-        return await self._spares.take()
+    async def make_enclosure(self, view: SandboxView | None = None) -> "SupervisorEnclosure":
+        return await self._spares.take(view)
 
     def make_own_enclosure(self) -> OwnSweep:
         return OwnSweep(self.watch, self.means)
@@ -51,8 +55,8 @@ class SupervisorBackend:
     def replenish(self) -> None:
         self._spares.replenish()
 
-    def order_spare(self) -> "SupervisorEnclosure":
-        enclosure = SupervisorEnclosure(self)
+    def order_spare(self, view: SandboxView | None) -> "SupervisorEnclosure":
+        enclosure = SupervisorEnclosure(self, view)
         self._enclosures.add(enclosure)
         return enclosure
 
@@ -63,12 +67,13 @@ class SupervisorBackend:
         self._spares.close()
         await until(lambda: not self._enclosures)
         await self.helper.close()
+        self.limiter.close()
 
 
 class SupervisorEnclosure:
     means: Final = Means.SUPERVISOR
 
-    def __init__(self, backend: SupervisorBackend) -> None:
+    def __init__(self, backend: SupervisorBackend, view: SandboxView | None) -> None:
         self._backend = backend
         self._watch = backend.watch
         self._events: EnclosureEvents | None = None
@@ -84,13 +89,19 @@ class SupervisorEnclosure:
         self._is_released: Once[None] = Once(self._watch.loop)
         self.certain = True
         self.pid = 0
+        self._limited = backend.limiter.make()
         self._control, theirs = wire.pair()
         self._control.setblocking(False)
         try:
             self._channel = SpareChannel(self._watch, self._on_ready)
             try:
                 backend.helper.order(
-                    ("supervised",), [self._channel.theirs.fileno(), theirs.fileno()]
+                    (
+                        "supervised",
+                        view.plan if view is not None else None,
+                        self._limited.directories,
+                    ),
+                    [self._channel.theirs.fileno(), theirs.fileno()],
                 )
             except BaseException:
                 self._channel.abort()
@@ -99,6 +110,7 @@ class SupervisorEnclosure:
                 self._channel.theirs.close()
         except BaseException:
             self._control.close()
+            self._limited.remove()
             raise
         finally:
             theirs.close()
@@ -116,7 +128,8 @@ class SupervisorEnclosure:
     def launch(
         self, request: ExecRequest, standard: Sequence[int], events: EnclosureEvents
     ) -> None:
-        self._channel.send(request, standard)
+        rlimits = self._backend.limiter.rlimits
+        self._channel.send(request._replace(rlimits=rlimits), standard)
         self._events = events
         self._report.add(self.pid, os.fsdecode(b" ".join(request.argv))[:200])
         self._backend.replenish()
@@ -160,6 +173,8 @@ class SupervisorEnclosure:
             if group == self.pid:
                 self._report.signalled(pid, signal.SIGINT)
         self._noted = []
+        if self._empty:
+            self._report.everybody_ended()
 
     def signal_everybody(self, number: int) -> None:
         self._order_signal(number)
@@ -196,7 +211,11 @@ class SupervisorEnclosure:
             Survivor(pid, procfs.command_of(pid)) for pid in below if procfs.is_running(pid)
         )
 
+    def limits_reached(self) -> tuple[str, ...]:
+        return tuple(self._limited.reached())
+
     def release(self) -> None:
+        self._limited.remove()
         if self._leader >= 0:
             os.close(self._leader)
             self._leader = -1

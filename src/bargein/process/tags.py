@@ -5,7 +5,9 @@ carries the tag of an enclosure was started from inside it, even if it has left 
 its parents. A tag is a variable name of its own, not a value, so that programs that contain
 programs add their tags without hiding each other's.
 
-A process that starts a program with an empty environment removes the tag. Linux only. `TagFinder`
+A process that starts a program with an empty environment removes the tag. So, where that works, a
+command is in a time namespace of its own as well, which is its mark: only a process that enters
+another namespace on purpose removes that. Linux only. `TagFinder`
 is used on the loop, except where a method says "any thread"; it never waits.
 """
 
@@ -14,6 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 from typing import Final
 
 from bargein.process.helper import procfs
@@ -36,6 +39,24 @@ def new_tag() -> bytes:
 def tags_of(pid: int) -> list[bytes]:
     """Every tag in the environment that its program was started with; none if it has ended."""
     return _tags_in(procfs.environ_of(pid))
+
+
+def mark_of(pid: int) -> bytes:
+    """Names the time namespace of a process, if it is another than ours. The kernel gives the name
+    of a namespace that nobody is in and nobody holds open to the next one."""
+    try:
+        number = os.stat(f"/proc/{pid}/ns/time").st_ino
+    except OSError:
+        return b""
+    return b"time:%d" % number if number != _our_namespace() else b""
+
+
+@cache
+def _our_namespace() -> int:
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return 0
 
 
 def _tags_in(environ: bytes) -> list[bytes]:
@@ -94,10 +115,16 @@ class TagFinder:
         return False
 
     def carriers(
-        self, tag: bytes, *, since_pid: int, since_s: float, known: Collection[int] = ()
+        self,
+        tag: bytes,
+        *,
+        since_pid: int,
+        since_s: float,
+        known: Collection[int] = (),
+        mark: bytes = b"",
     ) -> list[int]:
-        """The carriers of `tag` with a later pid than `since_pid`, which was given out at the
-        monotonic time `since_s` or later. They may have ended since.
+        """The carriers of `tag`, and those with this `mark`, with a later pid than `since_pid`,
+        which was given out at the monotonic time `since_s` or later. They may have ended since.
 
         The caller sees by itself when the processes in `known` end, or has seen it; they are not
         looked at for it.
@@ -121,7 +148,8 @@ class TagFinder:
             self._undecided = set()
             pids = procfs.all_pids() if everybody else self._between(since_pid, last)
             self._look_at(pids, () if everybody else known)
-        return self._found.get(tag, [])
+        marked = self._found.get(mark, []) if mark else []
+        return [*self._found.get(tag, []), *marked]
 
     def close(self) -> None:
         for fd in (self._last, self._stat):
@@ -148,9 +176,10 @@ class TagFinder:
             if not _is_process(pid):
                 continue
             environ = procfs.environ_of(pid)
-            for tag in _tags_in(environ):
+            mark = mark_of(pid)
+            for tag in [*_tags_in(environ), *([mark] if mark else [])]:
                 self._found.setdefault(tag, []).append(pid)
-            if not environ:
+            if not environ and not mark:
                 # Dead and not collected, or a kernel thread; or one that is just becoming another
                 # program, and whose environment can be read in a moment.
                 undecided.add(pid)

@@ -187,15 +187,84 @@ class HidingReport(msgspec.Struct, frozen=True):
         return bool(self.how)
 
 
+Network = Literal["none", "all"]
+SandboxChoice = Literal["auto", "namespaces", "Landlock"]
+SandboxPlan = tuple[str, list[str], list[str], list[str], bool, str]
+
+
+class SandboxView(msgspec.Struct, frozen=True):
+    """What one command in a sandbox may touch. All paths are absolute, without links.
+
+    `tmp` is a folder that becomes its /tmp. It can write to the folders `writable` and everything
+    in them, except for the paths `protected`; it sees the paths `hidden` empty. Protected and
+    hidden paths that do not exist are left out. `read_only`: it can write to its /tmp alone.
+    `door` is a unix socket of ours, which gets a listening socket of its network namespace.
+    """
+
+    tmp: str
+    writable: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    read_only: bool = False
+    door: str = ""
+
+    @property
+    def plan(self) -> "SandboxPlan":
+        """As the helper takes it (see `helper.sandbox`)."""
+        paths = list(self.writable), list(self.protected), list(self.hidden)
+        return self.tmp, *paths, self.read_only, self.door
+
+
+class SandboxReport(msgspec.Struct, frozen=True):
+    """How commands are closed in: `means` is "namespaces", "Landlock", or empty if they are not;
+    `detail` says why no better means works."""
+
+    means: str = ""
+    network: str = ""
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds everything that the documentation promises of a sandbox."""
+        return self.means == "namespaces"
+
+
+class CommandLimits(msgspec.Struct, frozen=True):
+    """What a command may use; None is without a limit. `cpu_s` and `file_bytes` hold for each of
+    its processes, the others for all of them together, where a cgroup can do that."""
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    cpu_s: int | None = None
+    file_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [getattr(self, name) for name in self.__struct_fields__]
+        if any(value is not None and value <= 0 for value in given):
+            raise ValueError(f"limits must be more than 0, not {self}")
+
+
+class LimitsReport(msgspec.Struct, frozen=True):
+    """By which means each limit is held: "cgroup v2", "cgroup v1", "rlimit", or not at all."""
+
+    limits: CommandLimits = CommandLimits()
+    memory: str = ""
+    processes: str = ""
+    others: str = ""
+
+
 class ContainmentReport(msgspec.Struct, frozen=True):
     """Which means is in use, what it promises, what was tried, how many instances of dead programs
-    were cleaned up, and what commands cannot see."""
+    were cleaned up, what commands cannot see, how they are closed in, and
+    how limits are held."""
 
     means: Means
     promise: str
     attempts: tuple[MeansAttempt, ...]
     leftovers_reaped: int = 0
     hiding: HidingReport = HidingReport()
+    sandbox: SandboxReport = SandboxReport()
+    limits: LimitsReport = LimitsReport()
 
 
 _SIGNAL_NAMES = {int(each): each.name for each in signal.Signals}

@@ -17,6 +17,7 @@ from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import ChildTask
 from bargein.errors import ModelMisbehaved
 from bargein.runtime.project_instructions import ProjectInstructions
+from bargein.sandbox.command_sandbox import CommandSandbox
 from bargein.session.agent import LoopAgent, LoopSettings, ReadContext
 from bargein.session.children import AgentKind
 from bargein.tools import DEFAULT_POLICY, Tool, ToolRegistry
@@ -32,11 +33,23 @@ if TYPE_CHECKING:
     from bargein.runtime.agent import Agent
     from bargein.runtime.config import Config
     from bargein.runtime.model_in_use import ModelInUse
+    from bargein.sandbox.command_sandbox import SandboxSettings
 
 SUB_AGENT = (
     "You are a sub-agent: another agent gave you one task. Do it, and end with what you found and "
     "did; your last message is all that the other agent reads."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxParts:
+    """What the sandboxes of all agents of an engine share. `folder` holds the sessions' /tmp."""
+
+    containment: "Containment"
+    folder: Path
+    settings: "SandboxSettings"
+    door: str = ""
+    """Of the proxy through which commands reach the hosts that the user named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,7 @@ class SharedParts:
     models: "ModelInUse"
     open_mcp: "Callable[[Agent[Any]], McpServers | None]"
     """Opens the MCP servers of an agent; None if it has none."""
+    sandbox: SandboxParts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +201,24 @@ def _registry_of(
     else:
         # Without a workspace the agent has only user-written tools, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
+        parts = shared.sandbox
         tool_environment = open_tool_environment(
             shared.containment,
             folder,
             shared.config.environment,
             agent.tool_settings,
             hidden=shared.hiding.directories,
+            sandbox=None
+            if parts is None or agent.workspace is None
+            else CommandSandbox(
+                parts.containment,
+                str(folder),
+                parts.folder,
+                shared.config.environment,
+                parts.settings,
+                shared.hiding.directories,
+                parts.door,
+            ),
         )
         built_in = standard_tools(tool_environment) if agent.workspace is not None else ()
         isolated = ProcessIsolation(tool_environment).run

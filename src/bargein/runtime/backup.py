@@ -1,22 +1,24 @@
 """Backs up a whole data directory, and restores one. What holds:
 
+- Everything in the data directory is copied, except what `NOT_COPIED` names: a new part of it needs
+  no line here.
 - A backup is a directory with a `manifest.json`. It is complete and checked, or it does not exist:
   it is written under another name (`NAME.part`) and renamed at the end. A server may run meanwhile.
-- All databases are copied as they were at one moment, so that every session has its owner.
+- The databases at the top of the directory are copied as they were at one moment, so that every
+  session has its owner.
 - A restore checks everything before it changes anything, needs the directory for itself, and
-  deletes nothing: it moves the old data into a folder beside the new.
-- If a restore is killed half-way, the next start notices and refuses to continue.
+  deletes nothing: it moves all that a backup would copy into a folder beside the new.
+- If a restore fails, the directory is as it was. If it is killed half-way, the next start notices
+  and refuses to continue.
 
 A cancel of the current token ends a backup or restore at its next block and removes the partial
 copy.
 
-A data directory can hold databases of parts above this one, such as the gateway's. Every
-`*.sqlite3` file is copied; callers pass the `Database`s that they know, so that versions which this
-program cannot read are refused.
+Callers pass the `Database`s that they know, so that versions which this program cannot read are
+refused. `backup_folders` copies folders.
 """
 
 import errno
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -24,35 +26,77 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from bargein import __version__
-from bargein.cancel import current_token
 from bargein.contracts.store import StoreFailed
 from bargein.errors import BargeinError, UserError
+from bargein.runtime.backup_folders import (
+    COMPANIONS,
+    FolderCopy,
+    Report,
+    connect,
+    copy_bytes,
+    digest_of,
+    is_database,
+    make_file,
+    restore_folders,
+    sync,
+)
 from bargein.runtime.data_directory import (
+    CHECKPOINTS,
+    DOOR_FILE,
+    PEOPLE,
     RESTORE_UNFINISHED,
+    RUNNING_SERVER_FILE,
     SESSIONS_FILE,
     own_data_directory,
 )
-from bargein.stores import reserve
+from bargein.runtime.directory_lock import FILE_NAME as OWNER_LOCK
 from bargein.stores.sqlite import backup, schema
 from bargein.stores.sqlite.faults import explain
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+LISTING = "manifest.files"
+FORMAT = 2
+FORMAT_WITHOUT_FOLDERS = 1
+"""A copy before an upgrade has this format, because the older Bargein must be able to read it."""
 MANIFEST_BYTES_MAX = 1024 * 1024
-BLOCK_BYTES = 1024 * 1024
 SAME_MOMENT_TRIES = 100
-PLAIN_FILES = ("history", reserve.FILE)
-DRAFTS = "draft"
 DATABASE_SUFFIX = ".sqlite3"
+STAGE = "restore.part"
 
-Report = Callable[[str, int, int], object]
-"""Receives the progress of a copy: the name of the file, the bytes copied, the bytes in all."""
+NOT_COPIED = (
+    # Of processes that run now.
+    OWNER_LOCK,
+    DOOR_FILE,
+    RUNNING_SERVER_FILE,
+    "host.starting",
+    "host.unfit",
+    "cgroups",
+    "*.lock",
+    "*.new",
+    "*.part",
+    # Logs of the program.
+    "host.log*",
+    "bargein.log*",
+    "leaving.log",
+    # Model weights. They are downloaded again.
+    "models",
+    # Backups, and what a restore moved aside. A folder with a manifest is a backup, too.
+    "before-upgrade-*",
+    "replaced-*",
+    RESTORE_UNFINISHED,
+    MANIFEST,
+    LISTING,
+    # The file system's own, if the data directory is a disk.
+    "lost+found",
+)
+"""Patterns of names at the top of the data directory. A restore leaves these alone."""
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -77,22 +121,40 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
+    """`items` are the files at the top of the data directory. The entries of its `folders` are in
+    `listing`, a file with a line for each. `left_out` counts files below `people` that could not be
+    read; `left_out_first` is the name of one."""
+
     format: int
     made_at: str
     bargein: str
     items: tuple[Item, ...]
+    folders: tuple[str, ...] = ()
+    folder_bytes: int = 0
+    listing: Item | None = None
+    left_out: int = 0
+    left_out_first: str = ""
 
 
 # --- backup
 
 
 def write_backup(
-    home: Path, destination: Path, report: Report, databases: Sequence[Database]
+    home: Path,
+    destination: Path,
+    report: Report,
+    databases: Sequence[Database],
+    *,
+    folders: bool = True,
 ) -> Manifest:
-    """Copies all of `home` into the new directory `destination`."""
+    """Copies all of `home` into the new directory `destination`; without `folders`, only the files
+    at its top."""
     destination = destination.absolute()
-    paths = _databases_in(home, databases)
-    if not paths:
+    names = _names_in(home)
+    paths = _databases_in(home, names, databases)
+    files = _plain_files(home, names, paths)
+    kept = [name for name in names if folders and _is_folder(home, name)]
+    if not (paths or files or kept):
         raise UserError(
             f"there is nothing to back up in {home}; set BARGEIN_HOME to the data directory"
         )
@@ -102,30 +164,105 @@ def write_backup(
         for path, connection in _at_one_moment(stack, paths, databases):
             version = _check_version(_named(databases, path.name), connection, path)
             target = part / path.name
-            _make_file(target)
+            make_file(target)
             backup.copy_database(connection, path, target, partial(report, path.name))
-            items.append(_item(part, target, version))
-        for path in _plain_files(home):
-            target = part / path.relative_to(home)
-            target.parent.mkdir(mode=0o700, exist_ok=True)
-            _copy_file(path, target)
-            items.append(_item(part, target, None))
+            sync(target)
+            items.append(Item(path.name, target.stat().st_size, digest_of(target), version))
+        for path in files:
+            try:
+                with path.open("rb") as reading:
+                    digest, size = copy_bytes(
+                        reading,
+                        part / path.name,
+                        partial(report, path.name),
+                        bytes_max=os.fstat(reading.fileno()).st_size,
+                    )
+            except FileNotFoundError:
+                if os.path.lexists(path):
+                    raise
+                continue  # it was removed meanwhile
+            items.append(Item(path.name, size, digest))
         made_at = datetime.now().astimezone().isoformat(timespec="seconds")
-        manifest = Manifest(FORMAT, made_at, __version__, tuple(items))
-        _make_file(part / MANIFEST)
+        manifest = Manifest(FORMAT_WITHOUT_FOLDERS, made_at, __version__, tuple(items))
+        if folders:
+            manifest = _with_folders(manifest, home, part, kept, report)
+        make_file(part / MANIFEST)
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-        _sync_all(part)
+        sync(part / MANIFEST)
+        sync(part)
         _check_free(destination)
         part.rename(destination)
-        _sync(destination.parent)
+        sync(destination.parent)
     return manifest
 
 
-def _databases_in(home: Path, databases: Sequence[Database]) -> list[Path]:
+def _with_folders(
+    manifest: Manifest, home: Path, part: Path, names: list[str], report: Report
+) -> Manifest:
+    listing = part / LISTING
+    make_file(listing)
+    with listing.open("wb") as file:
+        copy = FolderCopy(home, part, file, report)
+        for name in names:
+            copy.copy(name)
+    sync(listing)
+    return msgspec.structs.replace(
+        manifest,
+        format=FORMAT,
+        folders=tuple(names),
+        folder_bytes=copy.bytes,
+        listing=Item(LISTING, listing.stat().st_size, digest_of(listing)),
+        left_out=copy.left_out,
+        left_out_first=copy.left_out_first,
+    )
+
+
+def _names_in(home: Path) -> list[str]:
+    """Returns the names at the top of the directory that a backup copies and a restore replaces."""
+    if not home.is_dir():
+        return []
+    try:
+        return sorted(name for name in os.listdir(home) if _is_copied(home, name))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename} cannot be read: {error.strerror}; correct its permissions"
+        ) from error
+
+
+def _is_copied(home: Path, name: str) -> bool:
+    path = home / name
+    if _is_left_out(name) or path.is_socket() or path.is_fifo():
+        return False
+    return name in (PEOPLE, CHECKPOINTS) or not (path / MANIFEST).is_file()
+
+
+def _is_left_out(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in NOT_COPIED)
+
+
+def _is_folder(home: Path, name: str) -> bool:
+    """Returns whether it is a folder, or a link to one that does not contain the data directory."""
+    path = home / name
+    return path.is_dir() and not home.resolve().is_relative_to(path.resolve())
+
+
+def _databases_in(home: Path, names: list[str], databases: Sequence[Database]) -> list[Path]:
     """Returns the databases in the directory: first the known ones in their order, then others."""
-    known = [home / each.name for each in databases]
-    others = sorted(path for path in home.glob(f"*{DATABASE_SUFFIX}") if path not in known)
-    return [path for path in (*known, *others) if path.is_file()]
+    known = [each.name for each in databases]
+    others = [
+        name
+        for name in names
+        if name not in known
+        # Closing a file that SQLite has open in this process would release its locks.
+        and not name.endswith(COMPANIONS)
+        and (name.endswith(DATABASE_SUFFIX) or is_database(home / name))
+    ]
+    return [home / name for name in (*known, *others) if (home / name).is_file()]
+
+
+def _plain_files(home: Path, names: list[str], databases: list[Path]) -> list[Path]:
+    not_plain = {f"{path.name}{end}" for path in databases for end in ("", *COMPANIONS)}
+    return [home / each for each in names if each not in not_plain and (home / each).is_file()]
 
 
 def _named(databases: Sequence[Database], name: str) -> Database | None:
@@ -151,7 +288,7 @@ def _part(destination: Path) -> Iterator[Path]:
     except OSError as error:
         where = error.filename or part
         raise StoreFailed(
-            f"no backup was made: {where} cannot be written ({error.strerror})",
+            f"no backup was made, because of {where}: {error.strerror}",
             retryable=error.errno == errno.ENOSPC,
         ) from error
     finally:
@@ -162,13 +299,15 @@ def _at_one_moment(
     stack: ExitStack, paths: list[Path], databases: Sequence[Database]
 ) -> list[tuple[Path, sqlite3.Connection]]:
     """Opens a connection to each database; all of them read the state of the same moment."""
+    if not paths:
+        return []
     connections = []
     for path in paths:
-        connection = _connect(path)
+        connection = connect(path)
         stack.enter_context(closing(connection))
         connections.append(connection)
         _check_version(_named(databases, path.name), connection, path)
-    witness = stack.enter_context(closing(_connect(paths[0])))
+    witness = stack.enter_context(closing(connect(paths[0])))
     for _ in range(SAME_MOMENT_TRIES):
         before = witness.execute("PRAGMA data_version").fetchone()
         for connection in connections:
@@ -180,17 +319,6 @@ def _at_one_moment(
         if witness.execute("PRAGMA data_version").fetchone() == before:
             break
     return list(zip(paths, connections, strict=True))
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(
-            f"{path.as_uri()}?mode=rw", uri=True, timeout=5.0, isolation_level=None
-        )
-        connection.execute("PRAGMA query_only = ON")
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    return connection
 
 
 def _check_version(
@@ -212,12 +340,6 @@ def _check_version(
             f"reads {database.known}). Use that Bargein or a later one"
         )
     return version
-
-
-def _plain_files(home: Path) -> list[Path]:
-    drafts = sorted((home / DRAFTS).glob("*")) if (home / DRAFTS).is_dir() else []
-    found = [*(home / name for name in PLAIN_FILES), *drafts]
-    return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 # --- restore
@@ -244,7 +366,8 @@ def read_manifest(source: Path, databases: Sequence[Database]) -> Manifest:
         raise UserError(f"{path} is damaged ({error}); use another backup") from error
     known = {each.name: each.known for each in databases}
     for item in manifest.items:
-        if ".." in Path(item.name).parts or Path(item.name).is_absolute():
+        parts = Path(item.name).parts
+        if not parts or ".." in parts or Path(item.name).is_absolute() or _is_left_out(parts[0]):
             raise UserError(
                 f"{path} names a file outside of the backup: {item.name!r}; use another backup"
             )
@@ -252,6 +375,11 @@ def read_manifest(source: Path, databases: Sequence[Database]) -> Manifest:
             raise UserError(
                 f"{source / item.name} was written by a newer Bargein ({manifest.bargein}). Use "
                 "that Bargein or a later one"
+            )
+    for name in manifest.folders:
+        if Path(name).name != name or name == ".." or _is_left_out(name):
+            raise UserError(
+                f"{path} names a folder outside of the backup: {name!r}; use another backup"
             )
     return manifest
 
@@ -289,14 +417,14 @@ def _restore(
     *,
     replace: bool,
 ) -> Path | None:
-    old = [path for path in _replaced_by_restore(home, databases) if os.path.lexists(path)]
+    old = _replaced_by_restore(home, manifest)
     if old and not (replace or (home / RESTORE_UNFINISHED).exists()):
         names = ", ".join(path.name for path in old)
         raise UserError(
             f"{home} already has data ({names}). To restore anyway, add --replace: it moves the "
             "old data into a folder beside the new data, and deletes nothing"
         )
-    stage = home / "restore.part"
+    stage = home / STAGE
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(mode=0o700)
     try:
@@ -305,10 +433,15 @@ def _restore(
             target = stage / item.name
             _copy_checked(source, item, target, report)
             if target.name.endswith(DATABASE_SUFFIX):
-                with closing(_connect(target)) as connection:
+                with closing(connect(target)) as connection:
                     _check_version(_named(databases, item.name), connection, source / item.name)
-        _sync_all(stage)
-        return _put_in_place(home, stage, [item.name for item in manifest.items], old)
+        if manifest.listing is not None:
+            listing = source / LISTING
+            if not listing.is_file() or digest_of(listing) != manifest.listing.sha256:
+                raise UserError(f"{source} is damaged: {LISTING}. Use another backup")
+            restore_folders(source, listing, stage, manifest.folders, report)
+        sync(stage)
+        return _put_in_place(home, stage, old)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -317,82 +450,57 @@ def _copy_checked(source: Path, item: Item, target: Path, report: Report) -> Non
     path = source / item.name
     if not path.is_file():
         raise UserError(f"{source} is damaged: {item.name} is missing. Use another backup")
-    digest = _copy_file(path, target, lambda done: report(item.name, done, item.bytes))
-    if digest != item.sha256:
+    with path.open("rb") as reading:
+        digest, size = copy_bytes(
+            reading, target, partial(report, item.name), bytes_max=path.stat().st_size
+        )
+    if (digest, size) != (item.sha256, item.bytes):
         raise UserError(
             f"{source} is damaged: {item.name} is not what was backed up. Use another backup"
         )
 
 
-def _put_in_place(home: Path, stage: Path, names: list[str], old: list[Path]) -> Path | None:
-    """Moves the files. `RESTORE_UNFINISHED` exists from the first move to the last."""
-    _make_file(home / RESTORE_UNFINISHED, exclusive=False)
-    _sync(home)
-    aside: Path | None = None
-    if old:
-        aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        aside.mkdir(mode=0o700)
-        for path in old:
-            path.rename(aside / path.name)
-    for name in names:
-        target = home / name
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        (stage / name).rename(target)
-    _sync_all(home, deep=False)
-    (home / RESTORE_UNFINISHED).unlink()
-    _sync(home)
+def _put_in_place(home: Path, stage: Path, old: list[Path]) -> Path | None:
+    """Moves the files. `RESTORE_UNFINISHED` exists from the first move to the last. If a move
+    fails, those before it are taken back."""
+    mark = home / RESTORE_UNFINISHED
+    was_unfinished = mark.exists()
+    make_file(mark, exclusive=False)
+    sync(home)
+    aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}" if old else None
+    moves = [(path, aside / path.name) for path in old] if aside is not None else []
+    moves += [(path, home / path.name) for path in sorted(stage.iterdir())]
+    done: list[tuple[Path, Path]] = []
+    try:
+        if aside is not None:
+            aside.mkdir(mode=0o700)
+        for path, target in moves:
+            path.rename(target)
+            done.append((path, target))
+        sync(home)
+    except OSError:
+        for path, target in reversed(done):
+            target.rename(path)
+        if aside is not None and aside.is_dir():
+            aside.rmdir()
+        if not was_unfinished:
+            mark.unlink()
+        sync(home)
+        raise
+    mark.unlink()
+    sync(home)
     return aside
 
 
-def _replaced_by_restore(home: Path, databases: Sequence[Database]) -> list[Path]:
-    names = [path.name for path in _databases_in(home, databases)]
-    names += [each.name for each in databases if each.name not in names]
-    parts = [f"{name}{end}" for name in names for end in ("", "-wal", "-shm")]
-    return [home / name for name in (*parts, *PLAIN_FILES, DRAFTS)]
-
-
-# --- files
-
-
-def _make_file(path: Path, *, exclusive: bool = True) -> None:
-    flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0)
-    os.close(os.open(path, flags, 0o600))
-
-
-def _copy_file(source: Path, target: Path, report: Callable[[int], object] | None = None) -> str:
-    """Copies a file, and returns its SHA-256."""
-    digest, done, token = hashlib.sha256(), 0, current_token()
-    _make_file(target)
-    with source.open("rb") as reading, target.open("wb") as writing:
-        while block := reading.read(BLOCK_BYTES):
-            if token is not None:
-                token.check()
-            digest.update(block)
-            writing.write(block)
-            done += len(block)
-            if report is not None:
-                report(done)
-    return digest.hexdigest()
-
-
-def _item(part: Path, path: Path, version: int | None) -> Item:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Item(str(path.relative_to(part)), path.stat().st_size, digest, version)
-
-
-def _sync_all(folder: Path, *, deep: bool = True) -> None:
-    for path in sorted(folder.rglob("*")) if deep else []:
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _replaced_by_restore(home: Path, manifest: Manifest) -> list[Path]:
+    """Returns what must not stay beside the data of this backup: everything, or, if the backup is
+    one without folders, all files."""
+    theirs = {Path(item.name).parts[0] for item in manifest.items}
+    return [
+        home / name
+        for name in _names_in(home)
+        if manifest.format > FORMAT_WITHOUT_FOLDERS or name in theirs or not (home / name).is_dir()
+    ]
 
 
 # --- before an upgrade
@@ -403,8 +511,9 @@ def keep_copy_before_upgrade(
     notice: Callable[[str], object] | None,
     databases: Sequence[Database] = (SESSIONS,),
 ) -> Path | None:
-    """If opening one of these databases would upgrade it, backs up the whole directory first, and
-    returns where the copy is. `docs/upgrading.md` says how to go back to it."""
+    """If opening one of these databases would upgrade it, copies all files at the top of the
+    directory first, and returns where the copy is. No upgrade changes a folder.
+    `docs/upgrading.md` says how to go back to it."""
     older: dict[Database, int] = {}
     for database in databases:
         version = _version_of(database, home)
@@ -420,8 +529,12 @@ def keep_copy_before_upgrade(
     copy = home / f"before-upgrade-{'-'.join(names)}"
     if notice is not None:
         notice(f"The data is from an older version. A copy of it is kept in {copy}")
-    write_backup(home, copy, lambda name, done, total: None, databases)
+    write_backup(home, copy, _say_nothing, databases, folders=False)
     return copy
+
+
+def _say_nothing(name: str, done: int, total: int) -> None:
+    pass
 
 
 def _version_of(database: Database, directory: Path) -> int | None:
@@ -430,7 +543,7 @@ def _version_of(database: Database, directory: Path) -> int | None:
     if not path.is_file() or not path.stat().st_size:
         return None
     try:
-        with closing(_connect(path)) as connection:
+        with closing(connect(path)) as connection:
             return database.version(connection)
     except (sqlite3.Error, BargeinError):
         return None

@@ -25,6 +25,7 @@ from bargein.runtime.data_directory import SESSIONS_FILE
 from bargein.runtime.settings import ACTIONS, BY_KEY, SETTINGS, Unfit, Value
 
 if TYPE_CHECKING:
+    from bargein.runtime.hook_config import OutsideHook
     from bargein.runtime.mcp_config import McpConfig
     from bargein.runtime.project_trust import TrustFile, TrustRequest
 
@@ -33,6 +34,8 @@ USER_FILE = "config.toml"
 MAY_NAME_SERVERS = (PROJECT_FILE, ".mcp.json")
 SERVERS_TABLE = "mcpServers"
 """Read by `runtime.mcp_config`."""
+HOOKS_TABLE = "hooks"
+"""Read by `runtime.hook_config`."""
 DEFAULT = "default"
 COMMAND_LINE = "the command line"
 FILE_BYTES_MAX = 1024 * 1024
@@ -55,7 +58,8 @@ class Effective:
 class Config:
     """`home` is the data directory. `environment` has our variables; commands inherit some of them.
     `effective` has the settings by their keys; a missing one has its default. `left_out` has
-    what the project's file sets and the user has not approved. `mcp` has the MCP servers."""
+    what the project's file sets and the user has not approved. `mcp` has the MCP servers, `hooks`
+    the commands and webhooks that learn what sessions do."""
 
     home: Path
     models: ModelSettings
@@ -63,6 +67,7 @@ class Config:
     effective: Mapping[str, Effective] = field(default_factory=dict)
     left_out: "tuple[TrustRequest, ...]" = ()
     mcp: "McpConfig | None" = None
+    hooks: "tuple[OutsideHook, ...]" = ()
 
     def __getitem__(self, key: str) -> Value | None:
         found = self.effective.get(key)
@@ -127,7 +132,22 @@ def load_config(
     models = settings_from_environment(merged)
     mcp = _mcp_servers(environment, folder) if folder is not None else None
     left_out = (*left_out, *(mcp.left_out if mcp is not None else ()))
-    return Config(home, models, dict(environment), effective, left_out, mcp)
+    hooks, unapproved = _hooks(environment, folder) if folder is not None else ((), ())
+    left_out = (*left_out, *unapproved)
+    if folder is not None:
+        left_out = (*left_out, *_custom_commands(environment, folder))
+    return Config(home, models, dict(environment), effective, left_out, mcp, hooks)
+
+
+def _hooks(
+    environment: Mapping[str, str], folder: Path
+) -> "tuple[tuple[OutsideHook, ...], tuple[TrustRequest, ...]]":
+    files = [(path, path.name != PROJECT_FILE) for path in config_files(environment, folder)]
+    if not files:
+        return (), ()
+    from bargein.runtime.hook_config import read_hooks
+
+    return read_hooks(files, environment, trust_file(environment))
 
 
 def _mcp_servers(environment: Mapping[str, str], folder: Path) -> "McpConfig | None":
@@ -136,10 +156,20 @@ def _mcp_servers(environment: Mapping[str, str], folder: Path) -> "McpConfig | N
     above = [each / name for each in (folder, *folder.parents) for name in MAY_NAME_SERVERS]
     if not any(os.path.lexists(path) for path in (*above, own, own.parent / "mcp.json")):
         return None
-    from bargein.runtime.mcp_config import find_tables, read_servers
+    from bargein.runtime.mcp_config import load_servers
 
-    tables = find_tables(own.parent, own, folder)
-    return read_servers(tables, environment, trust_file(environment))
+    return load_servers(own, folder, environment, trust_file(environment))
+
+
+def _custom_commands(environment: Mapping[str, str], folder: Path) -> "Iterator[TrustRequest]":
+    """What waits for approval of the project's own commands."""
+    if not any((each / ".bargein").is_dir() for each in (folder, *folder.parents)):
+        return
+    from bargein.runtime.custom_commands import project_request
+
+    request = project_request(folder)
+    if request is not None and not trust_file(environment).is_approved(request):
+        yield request
 
 
 def trust_file(environment: Mapping[str, str]) -> "TrustFile":
@@ -227,6 +257,7 @@ def read_file(path: Path, *, own: bool) -> dict[str, Effective]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not TOML: {error}") from error
     tree.pop(SERVERS_TABLE, None)
+    tree.pop(HOOKS_TABLE, None)
     return {
         key: Effective(_checked(path, key, value, own=own), str(path))
         for key, value in _leaves(tree)

@@ -6,6 +6,7 @@ the owner is a server, its address.
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from bargein.runtime.directory_lock import DirectoryLock
 
 CHECKPOINTS = "checkpoints"
+PEOPLE = "people"
+"""The folders of those who use a server together, for their commands."""
+DATABASES = "databases"
+"""Has a directory for each PostgreSQL database that a program of this machine was given."""
 SESSIONS_FILE = "sessions.sqlite3"
 RUNNING_SERVER_FILE = "gateway.json"
 DOOR_FILE = "host.sock"
 """Where the owner of the directory can be reached, if it serves others: see `server/door.py`."""
+HOST = "bargein host"
+"""What `sys.argv` of a host begins with: see `cli/host.py`."""
 UNIX_PATH_BYTES_MAX = 100
 KNOCK_S = 1.0
 RESTORE_UNFINISHED = "restore.unfinished"
@@ -70,12 +77,9 @@ def own_data_directory(home: Path) -> "DirectoryLock":
     try:
         return DirectoryLock.take(home)
     except DirectoryInUse as error:
-        address = _address_of_server(home, error.owner.pid) if error.owner is not None else None
-        where = (
-            f". It is a server: open {address} in a browser, or attach to it with `bargein chat`"
-            if address is not None
-            else ""
-        )
+        where = _where_server_is(home, error.owner.pid) if error.owner is not None else ""
+        if not where and error.owner is not None and HOST in error.owner.command:
+            where = ". It runs the sessions of terminals, and ends a minute after the last has left"
         raise UserError(f"{error} (BARGEIN_HOME){where}") from error
 
 
@@ -139,11 +143,26 @@ def running_server(home: Path) -> RunningServer | None:
     return server
 
 
-def _address_of_server(home: Path, pid: int) -> str | None:
+def _where_server_is(home: Path, pid: int) -> str:
     server = running_server(home)
     if server is None or server.pid != pid:
-        return None
-    return page_address(server.url, server.token)
+        return ""
+    address = shown_address(server.url, server.token)
+    words = f". It is a server: open {address} in a browser, or attach to it with `bargein chat`"
+    if server.token is not None and address == server.url:
+        words += f". {token_in_file(home)}"
+    return words
+
+
+def shown_address(url: str, token: str | None) -> str:
+    """Returns the address to print on stderr: with the token only in a terminal. Anything else is
+    mostly a log, which is stored and which others read."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return page_address(url, token) if is_terminal else url
+
+
+def token_in_file(home: Path) -> str:
+    return f"Its token is in {home / RUNNING_SERVER_FILE}, which only this user can read"
 
 
 def page_address(url: str, token: str | None) -> str:

@@ -113,6 +113,21 @@ class DirectoryLock:
             os.close(descriptor)
 
 
+def owner_of(directory: Path) -> Owner | None:
+    """Returns the process that holds the directory, as far as it left its name."""
+    try:
+        descriptor = os.open(directory / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        owner = msgspec.json.decode(os.pread(descriptor, READ_BYTES_MAX, 0), type=Owner)
+        return owner if _may_live(owner) else None
+    except (msgspec.MsgspecError, OSError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
 _held: dict[int, DirectoryLock] = {}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bargein.models.local.options import default_weights_dir
 from bargein.process import Hiding
 from bargein.runtime.config import Config, user_file
+from bargein.runtime.data_directory import PEOPLE
 from bargein.sandbox.hiding import hiding_for
 
 if TYPE_CHECKING:
@@ -18,12 +19,17 @@ NOTHING = Hiding()
 
 def hiding_of(agent: "Agent[Any]", config: Config, home: Path) -> Hiding:
     """Returns the directories that this agent's commands and file tools must not see."""
-    return hiding_for(home, own=[_settings_folder(config, home)], workspaces=_workspaces(agent))
+    return hiding_for(
+        home,
+        own=[_settings_folder(config, home)],
+        workspaces=_workspaces(agent),
+        kept=_existing(home / PEOPLE),
+    )
 
 
 def hiding_without_workspace(config: Config, home: Path) -> Hiding:
     """Returns the directories that commands of an agent without a workspace must not see."""
-    return hiding_for(home, own=[_settings_folder(config, home)])
+    return hiding_for(home, own=[_settings_folder(config, home)], kept=_existing(home / PEOPLE))
 
 
 def local_hiding_of(config: Config, home: Path) -> Hiding:
@@ -31,6 +37,10 @@ def local_hiding_of(config: Config, home: Path) -> Hiding:
     weights."""
     weights = config.models.weights_dir or default_weights_dir()
     return hiding_for(home, own=[_settings_folder(config, home)], kept=[weights])
+
+
+def _existing(folder: Path) -> list[Path]:
+    return [folder] if folder.is_dir() else []
 
 
 def _settings_folder(config: Config, home: Path) -> Path:

@@ -7,7 +7,9 @@ The user's own count more: a server of the project with the same name is passed 
 project's files name is used only if the user approved it (`runtime.project_trust`), and again at
 each start of a server, because the agent can write to the scripts that it names.
 
-`${VAR}` and `${VAR:-default}` stand for variables of the environment.
+`${VAR}` and `${VAR:-default}` stand for variables of the environment. A server that cannot be used
+as it is written is left out, and nothing else: a mistake about one does not keep the others, or a
+session, from starting.
 """
 
 import difflib
@@ -17,12 +19,13 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from bargein.errors import UserError
 from bargein.mcp.server import McpServer
-from bargein.runtime.project_trust import Trust, TrustRequest, scripts_named
+from bargein.runtime.project_trust import NamedScript, Trust, TrustRequest, scripts_named
 
 USER_FILE: Final = "mcp.json"
 PROJECT_FILE: Final = ".mcp.json"
@@ -34,10 +37,22 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SAME: Final = (
     *("command", "args", "env", "cwd", "url", "headers", "bearer_token_env_var"),
     *("enabled_tools", "disabled_tools", "on_stop"),
+    *("oauth_client_id", "oauth_client_secret_env_var", "oauth_client_metadata_url"),
 )
+_NAME_VARIABLES: Final = ("bearer_token_env_var", "oauth_client_secret_env_var")
 _RENAMED: Final = {"startup_timeout_sec": "startup_timeout_s", "tool_timeout_sec": "tool_timeout_s"}
 _KNOWN: Final = (*_SAME, *_RENAMED, "type", "enabled", "disabled")
 _HTTP: Final = ("http", "streamable-http", "streamableHttp")
+_NODE: Final = ("npm", "npx", "yarn", "pnpm", "pnpx", "bun", "bunx")
+_READ_BY: Final = {
+    **dict.fromkeys(_NODE, "package.json"),
+    **dict.fromkeys(("uv", "uvx", "poetry", "hatch", "pdm"), "pyproject.toml"),
+    **dict.fromkeys(("docker", "podman"), "compose.yaml"),
+    "make": "Makefile",
+    "just": "justfile",
+    "deno": "deno.json",
+}
+"""The file by which a program knows what to start."""
 
 Spec = Mapping[str, Any]
 
@@ -50,31 +65,56 @@ class ServerTable:
     path: Path
     specs: Mapping[str, Spec]
     project: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def request(self) -> TrustRequest:
         """What the file asks for, with the scripts as they are now."""
         effects = tuple(_effect(name, spec) for name, spec in sorted(self.specs.items()))
-        named = sorted({found[1] for each in effects for found in _VARIABLE.finditer(each)})
-        words = [word for spec in self.specs.values() for word in _words(spec)]
-        scripts = scripts_named(Path(self.project), words)
-        return TrustRequest(KIND, self.project, str(self.path), effects, tuple(named), scripts)
+        named = {found[1] for each in effects for found in _VARIABLE.finditer(each)}
+        named |= {
+            name
+            for spec in self.specs.values()
+            for key in _NAME_VARIABLES
+            if isinstance(name := spec.get(key), str) and name
+        }
+        scripts = {each.path: each for spec in self.specs.values() for each in self._scripts(spec)}
+        found = tuple(scripts[path] for path in sorted(scripts))
+        return TrustRequest(
+            KIND, self.project, str(self.path), effects, tuple(sorted(named)), found
+        )
+
+    def _scripts(self, spec: Spec) -> tuple[NamedScript, ...]:
+        """By what is written, and by what it means with the variables filled in."""
+        meant = _filled("", spec, _Lenient(self.environment))
+        words = [*_words(spec), *_words(meant)]
+        folder = meant.get("cwd")
+        starts_in = folder if isinstance(folder, str) else ""
+        return scripts_named(Path(self.project), words, starts_in=starts_in)
 
 
 @dataclass(frozen=True, slots=True)
 class McpConfig:
-    """`servers` can be used; `left_out` waits for the user's approval. `sources` says which file
-    names a server."""
+    """`servers` can be used; `left_out` waits for the user's approval. `mistakes` are sentences
+    about servers that cannot be used as they are written. `unset` says of a server which variable
+    it lacks. `sources` says which file names a server, and `written` what stands there."""
 
     servers: tuple[McpServer, ...] = ()
     left_out: tuple[TrustRequest, ...] = ()
     sources: Mapping[str, Path] = field(default_factory=dict)
     projects: Mapping[str, ServerTable] = field(default_factory=dict)
     trust: Trust | None = None
+    mistakes: tuple[str, ...] = ()
+    unset: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, Spec] = field(default_factory=dict)
 
     def why_not(self, server: McpServer) -> str:
-        """Says why a server of the project must not be started now; empty if it may."""
+        """Says why a server must not be started now; empty if it may."""
+        if server not in self.servers:
+            return ""
+        if server.name in self.unset:
+            return self.unset[server.name]
         table = self.projects.get(server.name)
-        if table is None or self.trust is None or server not in self.servers:
+        if table is None or self.trust is None:
             return ""
         try:
             if self.trust.is_approved(table.request()):
@@ -87,39 +127,95 @@ class McpConfig:
         )
 
 
-def find_tables(config_folder: Path, user_toml: Path, folder: Path) -> Iterator[ServerTable]:
-    """The files that name servers, the project's first. Raises `UserError`."""
+def load_servers(
+    user_toml: Path, folder: Path, environment: Mapping[str, str], trust: Trust
+) -> McpConfig:
+    """Reads the files that name servers: the project's, then the user's. Raises `UserError` if a
+    file of the user's own cannot be read."""
+    found = _Found(environment, trust)
     project_toml = _above(folder, "bargein.toml")
     for path, read in ((project_toml, _toml), (_above(folder, PROJECT_FILE), _json)):
         if path is not None:
-            yield from _table(path, read, os.path.realpath(path.parent))
-    for path, read in ((user_toml, _toml), (config_folder / USER_FILE, _json)):
+            try:
+                specs = _specs(path, read)
+                project = os.path.realpath(path.parent)
+                found.add_project(ServerTable(path, specs, project, environment))
+            except UserError as error:
+                found.mistakes.append(str(error))
+    for path, read in ((user_toml, _toml), (user_toml.with_name(USER_FILE), _json)):
         if os.path.lexists(path):
-            yield from _table(path, read, "")
+            found.add(ServerTable(path, _specs(path, read)))
+    return found.config()
 
 
-def read_servers(
-    tables: Iterator[ServerTable], environment: Mapping[str, str], trust: Trust
-) -> McpConfig:
-    """Raises `UserError` for a mistake in the user's own files or in what they approved."""
-    servers: dict[str, McpServer] = {}
-    sources: dict[str, Path] = {}
-    projects: dict[str, ServerTable] = {}
-    left_out: list[TrustRequest] = []
-    for table in tables:
-        if table.project and not trust.is_approved(request := table.request()):
-            left_out.append(request)
-            continue
+class _Found:
+    """The servers of one file after another; a later one counts more."""
+
+    def __init__(self, environment: Mapping[str, str], trust: Trust) -> None:
+        self._environment = environment
+        self._trust = trust
+        self._servers: dict[str, McpServer] = {}
+        self._unset: dict[str, str] = {}
+        self._tables: dict[str, ServerTable] = {}
+        self._left_out: list[TrustRequest] = []
+        self.mistakes: list[str] = []
+
+    def add_project(self, table: ServerTable) -> None:
+        """Raises `UserError` if it cannot be shown to the user."""
+        if table.specs and not self._trust.is_approved(request := table.request()):
+            self._left_out.append(request)
+        else:
+            self.add(table)
+
+    def add(self, table: ServerTable) -> None:
         for name, spec in table.specs.items():
-            if not _is_on(spec):
-                servers.pop(name, None)
-                continue
-            servers[name] = server_of(table.path, name, spec, environment)
-            sources[name] = table.path
-            projects.pop(name, None)
-            if table.project:
-                projects[name] = table
-    return McpConfig(tuple(servers.values()), tuple(left_out), sources, projects, trust)
+            for known in (self._servers, self._unset, self._tables):
+                known.pop(name, None)
+            if _is_on(spec):
+                self._add(table, name, spec)
+
+    def _add(self, table: ServerTable, name: str, spec: Spec) -> None:
+        try:
+            try:
+                self._servers[name] = server_of(table.path, name, spec, self._environment)
+            except VariableUnset as error:
+                # It can be listed, with its error.
+                self._servers[name] = server_of(table.path, name, spec, AsWritten())
+                self._unset[name] = str(error)
+            self._tables[name] = table
+        except UserError as error:
+            self.mistakes.append(f"{error}; it is left out")
+
+    def config(self) -> McpConfig:
+        tables = self._tables
+        return McpConfig(
+            tuple(self._servers.values()),
+            tuple(self._left_out),
+            {name: table.path for name, table in tables.items()},
+            {name: table for name, table in tables.items() if table.project},
+            self._trust,
+            tuple(self.mistakes),
+            self._unset,
+            {name: table.specs[name] for name, table in tables.items()},
+        )
+
+
+class VariableUnset(UserError):
+    """A server wants a variable that is not set."""
+
+
+class AsWritten(dict[str, str]):
+    """An environment in which each variable stands for itself."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return f"${{{key}}}"
+
+
+class _Lenient(dict[str, str]):
+    """An environment in which variables that are not set and have no default are empty."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, "")
 
 
 def server_of(path: Path, name: str, spec: Spec, environment: Mapping[str, str]) -> McpServer:
@@ -154,9 +250,12 @@ def _filled(where: str, value: Any, environment: Mapping[str, str]) -> Any:
         return value
 
     def replaced(found: re.Match[str]) -> str:
-        given = environment.get(found[1]) or found[2]
+        given = environment.get(found[1])
+        if found[2] is not None:
+            # As in a shell: the default also stands for an empty variable.
+            return given or found[2]
         if given is None:
-            raise UserError(
+            raise VariableUnset(
                 f"{where}: the variable {found[1]} is not set; set it, or write "
                 f"${{{found[1]}:-default}}"
             )
@@ -179,14 +278,32 @@ def _effect(name: str, spec: Spec) -> str:
 
 
 def _words(spec: Spec) -> Iterator[str]:
-    """Everything in a server's table that may name a script."""
-    for value in (spec.get("command"), spec.get("cwd"), *(spec.get("args") or [])):
-        if isinstance(value, str):
-            yield value
-    environment = spec.get("env")
-    for value in environment.values() if isinstance(environment, dict) else ():
-        if isinstance(value, str):
-            yield value
+    """Everything in a server's table that may name a script, with the files by which well-known
+    programs find one."""
+    listed, environment = spec.get("args"), spec.get("env")
+    arguments = [each for each in listed if isinstance(each, str)] if _is_list(listed) else []
+    own = environment.values() if isinstance(environment, dict) else ()
+    values = [each for each in own if isinstance(each, str)]
+    command = spec.get("command")
+    if isinstance(command, str):
+        yield command
+        program = command.rpartition("/")[2]
+        if program in _READ_BY:
+            yield _READ_BY[program]
+        if program in _NODE:
+            yield from (f"node_modules/.bin/{each}" for each in arguments)
+        # Its own PATH may lead into the project.
+        yield from (f"{part}/{command}" for each in values for part in each.split(os.pathsep))
+    yield from arguments
+    for flag, module in pairwise(arguments):
+        if flag == "-m":
+            path = module.replace(".", "/")
+            yield from (f"{path}.py", f"{path}/__main__.py")
+    yield from values
+
+
+def _is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
 
 
 def _above(folder: Path, name: str) -> Path | None:
@@ -196,15 +313,14 @@ def _above(folder: Path, name: str) -> Path | None:
     return None
 
 
-def _table(path: Path, read: Callable[[Path], Any], project: str) -> Iterator[ServerTable]:
+def _specs(path: Path, read: Callable[[Path], Any]) -> Mapping[str, Spec]:
     tree = read(path)
     table = tree.get(TABLE) if isinstance(tree, dict) else None
     if table is None:
-        return
+        return {}
     if not isinstance(table, dict) or not all(isinstance(each, dict) for each in table.values()):
         raise UserError(f"{path}: {TABLE} is not a table of servers by their names")
-    if table:
-        yield ServerTable(path, table, project)
+    return table
 
 
 def _toml(path: Path) -> Any:

@@ -52,7 +52,11 @@ class ModelInUse:
     @property
     def takes_tools(self) -> bool:
         """False if the model is known to be unable to use tools, so that it gets none."""
-        endpoints = getattr(self.model, "endpoints", ())
+        return self.can_use_tools(self.model)
+
+    def can_use_tools(self, model: Model) -> bool:
+        """The same of any model."""
+        endpoints = getattr(model, "endpoints", ())
         known = [getattr(endpoint, "reads_tools", None) for endpoint in endpoints]
         return not known or any(each is not False for each in known)
 
@@ -89,7 +93,11 @@ class ModelInUse:
 
     async def warm_up(self, token: Token) -> None:
         """Loads a model that runs on this machine before its first request."""
-        for endpoint in getattr(self.model, "endpoints", ()):
+        await self.warm(self.model, token)
+
+    async def warm(self, model: Model, token: Token) -> None:
+        """The same for a model that a place names."""
+        for endpoint in getattr(model, "endpoints", ()):
             warm_up = getattr(endpoint, "warm_up", None)
             if warm_up is not None:
                 await warm_up(token)

@@ -43,6 +43,7 @@ SCRIPTS_MAX = 50
 SCRIPT_BYTES_MAX = 16 << 20
 ID_CHARACTERS = 8
 
+_STARTED = ("__main__.py", "index.js", "index.mjs", "package.json", "pyproject.toml")
 _BETWEEN = re.compile(r"[\s;&|()<>\"'`=,]+")
 
 
@@ -177,8 +178,11 @@ class TrustFile:
         return self._file.change(left)
 
 
-def scripts_named(project: Path, words: Iterable[str]) -> tuple[NamedScript, ...]:
-    """Returns the files inside `project` that a command names, each with its content's hash.
+def scripts_named(
+    project: Path, words: Iterable[str], *, starts_in: str = ""
+) -> tuple[NamedScript, ...]:
+    """Returns the files inside `project` that a command names, each with its content's hash. The
+    command starts in `starts_in`, a folder of the project.
 
     Files that these start in turn are not followed. Raises `UserError` if there are too many,
     or one is too large.
@@ -186,16 +190,24 @@ def scripts_named(project: Path, words: Iterable[str]) -> tuple[NamedScript, ...
     root = os.path.realpath(project)
     found: dict[str, NamedScript] = {}
     for word in words:
-        for name in dict.fromkeys((word, *_BETWEEN.split(word))):
-            path = os.path.realpath(os.path.join(root, name)) if name else root
+        for path in _paths(root, starts_in, word):
             inside = os.path.relpath(path, root)
-            if inside in found or not path.startswith(f"{root}{os.sep}"):
-                continue
-            if os.path.isfile(path):
+            if inside not in found:
                 found[inside] = NamedScript(inside, _sha256(path))
         if len(found) > SCRIPTS_MAX:
             raise UserError(f"{root}: a command names more than {SCRIPTS_MAX} files of the project")
     return tuple(found[name] for name in sorted(found))
+
+
+def _paths(root: str, starts_in: str, word: str) -> Iterator[str]:
+    """The files below `root` that a word may mean; of a folder, those that programs start."""
+    for name in dict.fromkeys((word, *_BETWEEN.split(word))):
+        for folder in dict.fromkeys((root, os.path.join(root, starts_in))):
+            path = os.path.realpath(os.path.join(folder, name)) if name else root
+            for each in (path, *(os.path.realpath(os.path.join(path, it)) for it in _STARTED)):
+                is_below = each.startswith(f"{root}{os.sep}") and path != root
+                if is_below and os.path.isfile(each):
+                    yield each
 
 
 def _sha256(path: str) -> str:

@@ -212,6 +212,7 @@ ACTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "leave": (("ctrl-d",), "leave, if the line is empty"),
     "edit_last": (("alt-up",), "take the last waiting message back into the line"),
     "background": (("ctrl-b",), "move the running call to the background"),
+    "expand": (("ctrl-o",), "show all that the last call changed or gave back"),
     "editor": (("ctrl-g",), "write in your editor"),
     "suspend": (("ctrl-z",), "suspend the program"),
     "mode": (("shift-tab",), "the next permission mode: plan, ask, auto-edit"),
@@ -222,6 +223,16 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("home", TEXT, "the data directory, which holds the sessions", own_only=True),
     Setting(
         "store", TEXT, "where sessions are stored instead, such as postgresql://...", own_only=True
+    ),
+    Setting(
+        "cluster.shared_files",
+        FLAG,
+        "all nodes have the same workspace, for example on a network file system",
+        default=False,
+        own_only=True,
+    ),
+    Setting(
+        "cluster.address", TEXT, "where other nodes reach this one, as HOST or HOST:PORT", "", True
     ),
     Setting(
         "openai_base_url", TEXT, "the address of openai: models", None, True, "OPENAI_BASE_URL"
@@ -289,6 +300,26 @@ SETTINGS: tuple[Setting, ...] = (
         "checkpoints.files_max", COUNT, "a workspace with more files is not covered", 250_000, True
     ),
     Setting("checkpoints.file_megabytes_max", COUNT, "a larger file is not covered", 16, True),
+    Setting(
+        "chat.host",
+        FLAG,
+        "let a host run the sessions of all terminals, so that they go on without this one",
+        default=True,
+        own_only=True,
+    ),
+    Setting(
+        "host.linger_s",
+        SECONDS,
+        "how long a host stays when nothing runs and nobody is connected",
+        60.0,
+        True,
+    ),
+    Setting(
+        "share.address",
+        TEXT,
+        "where guests of shared chats come in: an IP address of this machine, with a port or not",
+        own_only=True,
+    ),
     Setting("chat.plain", FLAG, "line by line, for screen readers", default=False),
     Setting(
         "chat.leave",
@@ -296,6 +327,13 @@ SETTINGS: tuple[Setting, ...] = (
         "what becomes of a turn on a server that the terminal leaves: ask first, keep or stop it",
         "ask",
     ),
+    Setting(
+        "chat.notify",
+        _choice("auto", "bell", "osc9", "osc777", "off"),
+        "how the terminal tells you that a long turn has ended or that an answer is needed",
+        "auto",
+    ),
+    Setting("chat.notify_after_s", SECONDS, "how long a turn must take to be told so", 20.0),
     Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
     Setting(
         "chat.escape_wait_ms",
@@ -342,6 +380,79 @@ SETTINGS: tuple[Setting, ...] = (
         "keep commands from Bargein's own files, and from processes started outside",
         default=True,
         own_only=True,
+    ),
+    Setting(
+        "sandbox.commands",
+        _choice("on", "off"),
+        "run the agent's commands and code in a sandbox; to leave it takes your approval",
+        "off",
+        project_may=("on",),
+    ),
+    Setting(
+        "sandbox.mcp",
+        _choice("on", "off"),
+        "start MCP servers that are programs in the sandbox, with the network of sandbox.network",
+        "off",
+        project_may=("on",),
+    ),
+    Setting(
+        "sandbox.outside",
+        _choice("ask", "never"),
+        "whether commands may leave the sandbox, with your approval",
+        "ask",
+        project_may=("never",),
+    ),
+    Setting(
+        "sandbox.network",
+        _choice("none", "all"),
+        "the network that commands in the sandbox have",
+        "none",
+        project_may=("none",),
+    ),
+    Setting(
+        "sandbox.hosts",
+        TEXTS,
+        "hosts that commands in the sandbox reach through a proxy: example.com, *.example.com",
+        (),
+        own_only=True,
+    ),
+    Setting(
+        "sandbox.writable",
+        TEXTS,
+        "folders besides the workspace that commands in the sandbox may write to",
+        (),
+        own_only=True,
+    ),
+    Setting(
+        "sandbox.hidden",
+        TEXTS,
+        "paths that commands in the sandbox do not see, besides the known secrets",
+        (),
+        tightens=Tightens.ALWAYS,
+    ),
+    Setting(
+        "limits.memory_megabytes",
+        COUNT,
+        "how much memory a command may use",
+        tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "limits.processes",
+        COUNT,
+        "how many processes a command may have at a time",
+        tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "limits.cpu_s",
+        COUNT,
+        "how many seconds of CPU time each process of a command may use",
+        tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "limits.file_megabytes",
+        COUNT,
+        "how large a file a command may write",
+        tightens=Tightens.LOWER,
     ),
     Setting(
         "mode",

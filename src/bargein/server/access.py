@@ -7,7 +7,8 @@ admin sees all sessions. A token may be limited to some sessions, or to reading.
 Everybody who may send to a shared session may stop it. A message can stop a turn, so a separate
 rule for stops could be bypassed.
 
-The owners of all sessions are in memory (some 200 bytes each), so a check is one look-up. A session
+The owners of all sessions are in memory (some 200 bytes each), so a check is one look-up; changes
+by other nodes come in through `replace`. A session
 without an owner was made by a program on this machine, and belongs to the admins. All methods are
 for the event loop's thread.
 """
@@ -15,9 +16,8 @@ for the event loop's thread.
 import hashlib
 import hmac
 import secrets
-import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -26,8 +26,7 @@ import msgspec
 
 from bargein.contracts.permission import Standing
 from bargein.errors import UserError
-from bargein.server.bell import ring
-from bargein.server.gateway_db import GatewayDb, TokenRow
+from bargein.server.gateway_tables import AuditValues, GatewayTables, OwnerRow, TokenRow
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import Member
 
@@ -38,6 +37,7 @@ PRINCIPAL_CHARACTERS_MAX = 100
 
 Right = Literal["read", "write", "own"]
 
+_TALKING = (Member.TALK, Member.WRITE)
 _NOBODY = hashlib.sha256(b"nobody has this token").digest()
 
 
@@ -88,32 +88,67 @@ class Owned:
 class Access:
     """`start_token` admits the operator of a server that has no other tokens."""
 
-    def __init__(self, db: GatewayDb, *, start_token: str | None = None) -> None:
+    def __init__(self, db: GatewayTables, *, start_token: str | None = None) -> None:
         self._db = db
         self._start_hash = _hash(start_token) if start_token is not None else None
         self._approvers: dict[str, bytes] | None = None
         self._owned: dict[str, Owned] = {}
         self._by_principal: dict[str, set[str]] = {}
+        self._leaving: set[str] = set()
+        self._readings: list[set[str]] = []
 
     async def load(self) -> None:
-        def read(connection: sqlite3.Connection) -> list[tuple[str, str, float]]:
-            return connection.execute("SELECT id, owner, created_at FROM sessions").fetchall()
+        """Reads all owners anew. What the database no longer has is forgotten."""
+        await self._read(None)
 
-        def read_members(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
-            return connection.execute("SELECT session, principal, role FROM members").fetchall()
+    async def refresh(self, sessions: Collection[str]) -> None:
+        """Reads the owners and members of these sessions anew."""
+        await self._read(sessions)
 
-        def read_consents(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
-            return connection.execute("SELECT session, principal, consent FROM consents").fetchall()
+    async def refresh_lists(self, principal: str) -> None:
+        """Reads those sessions of the principal anew that another node may have made, shared,
+        accepted or deleted a moment ago, so that a list is right whichever node is asked."""
+        if not self._db.is_shared:
+            return
+        answers = await self._db.answers_of(principal)
+        mine = self._by_principal.get(principal, ())
+        known = {each: self._owned[each].consents.get(principal) for each in mine}
+        differ = {each for each, _ in answers.items() ^ known.items()}
+        if differ:
+            await self._read(differ)
 
-        for session, owner, created_at in await self._db.run(read):
-            self.own(session, owner, created_at)
-        for session, principal, role in await self._db.run(read_members):
-            if session in self._owned:
-                self._owned[session].members[principal] = Member(role)
-                self._by_principal.setdefault(principal, set()).add(session)
-        for session, principal, consent in await self._db.run(read_consents):
-            if session in self._owned:
-                self._owned[session].consents[principal] = Consent(consent)
+    async def _read(self, sessions: Collection[str] | None) -> None:
+        """Reads these sessions anew, or all. One that was changed here meanwhile stays as it is:
+        what was read may be older, and would let in whoever was just removed."""
+        changed = set[str]()
+        self._readings.append(changed)
+        try:
+            rows = {row.session: row for row in await self._db.owners(sessions)}
+        finally:
+            self._readings = [each for each in self._readings if each is not changed]
+        for session in {*self._owned, *rows} if sessions is None else sessions:
+            if session not in changed:
+                self.replace(session, rows.get(session))
+
+    def _changed(self, session: str) -> None:
+        for changed in self._readings:
+            changed.add(session)
+
+    def replace(self, session: str, row: OwnerRow | None) -> None:
+        """Puts a session as the database has it. One that is being deleted here stays hidden."""
+        if session in self._leaving:
+            return
+        known = self._owned.pop(session, None)
+        if known is not None:
+            self._hide(session, (known.owner, *known.members))
+        if row is None:
+            return
+        self._show(session, row.owner, row.created_at)
+        owned = self._owned[session]
+        owned.members = {who: Member(role) for who, role in row.members.items()}
+        owned.consents = {who: Consent(answer) for who, answer in row.consents.items()}
+        for principal in owned.members:
+            self._by_principal.setdefault(principal, set()).add(session)
 
     # --- who it is
 
@@ -154,11 +189,20 @@ class Access:
         """
         self._approvers = {row.id: row.hash for row in self._db.tokens()}
 
-    def standing_of(self, principal: Principal) -> Standing:
-        """Returns how far the principal is trusted to answer questions."""
+    def standing_of(self, principal: Principal, root: str) -> Standing:
+        """Returns how far the principal is trusted to answer the questions of a session."""
+        if self.is_guest(principal, root):
+            return Standing.GUEST
         if not self._is_approver(principal):
             return Standing.WRITER
         return Standing.OWNER if principal.admin else Standing.APPROVER
+
+    def is_guest(self, principal: Principal, root: str) -> bool:
+        """Returns whether the principal may only read and talk in this session."""
+        owned = self._owned.get(root)
+        if owned is None or principal.admin or owned.owner == principal.name:
+            return False
+        return owned.members.get(principal.name) is Member.TALK
 
     def _is_approver(self, principal: Principal) -> bool:
         if self._approvers is None or not principal.token:
@@ -167,7 +211,13 @@ class Access:
         known = self._approvers.get(principal.token, _NOBODY)
         return row is not None and hmac.compare_digest(row.hash, known)
 
-    def why_forbidden(self, principal: Principal, why: str) -> Problem:
+    def why_forbidden(self, principal: Principal, root: str, why: str) -> Problem:
+        if self.is_guest(principal, root):
+            return Problem(
+                Code.FORBIDDEN,
+                f"{principal.name} may read and talk here, and approves nothing; the owner can "
+                f"allow it with  /share approve {principal.name}",
+            )
         if self._is_approver(principal):
             return Problem(Code.FORBIDDEN, why)
         if principal.token == DOOR:
@@ -203,17 +253,31 @@ class Access:
     # --- whose it is
 
     def own(self, session: str, owner: str, created_at: float = 0.0) -> None:
+        self._changed(session)
+        self._leaving.discard(session)
+        self._show(session, owner, created_at)
+
+    def _show(self, session: str, owner: str, created_at: float) -> None:
         self._owned[session] = Owned(owner, created_at)
         self._by_principal.setdefault(owner, set()).add(session)
 
     def disown(self, session: str) -> Owned | None:
-        """Removes the session from everybody's lists. Returns its owner and members, or None."""
+        """Removes the session from everybody's lists until `own` or `forget`, whatever the database
+        says meanwhile. Returns its owner and members, or None."""
+        self._changed(session)
         gone = self._owned.pop(session, None)
         if gone is not None:
+            self._leaving.add(session)
             self._hide(session, (gone.owner, *gone.members))
         return gone
 
+    def forget(self, session: str) -> None:
+        """The database has forgotten a session that was disowned."""
+        self._changed(session)
+        self._leaving.discard(session)
+
     def share(self, session: str, members: dict[str, Member]) -> None:
+        self._changed(session)
         owned = self._owned[session]
         self._hide(session, owned.members)
         owned.members = dict(members)
@@ -250,6 +314,7 @@ class Access:
         return len(self._by_principal.get(principal, ()))
 
     def consent(self, session: str, principal: str, consent: Consent) -> None:
+        self._changed(session)
         self._owned[session].consents[principal] = consent
 
     def seen_by(self, principal: Principal) -> list[str]:
@@ -294,7 +359,7 @@ class Access:
         bound = principal.sessions is None or root in principal.sessions
         if not bound or not (owner or member is not None or principal.admin):
             return None
-        if principal.read_only or not (owner or principal.admin or member is Member.WRITE):
+        if principal.read_only or not (owner or principal.admin or member in _TALKING):
             return "read"
         return "own" if owner or principal.admin else "write"
 
@@ -316,7 +381,7 @@ def new_start_token() -> str:
 
 
 async def add_token(
-    db: GatewayDb,
+    db: GatewayTables,
     principal: str,
     *,
     expires_at: float | None = None,
@@ -344,44 +409,20 @@ async def add_token(
         sessions,
         note,
     )
-    values = msgspec.structs.astuple(row)
-    bound = msgspec.json.encode(sessions).decode() if sessions is not None else None
-
     kind = [word for word, is_so in (("admin", admin), ("read-only", read_only)) if is_so]
     kind += [f"sessions {', '.join(sessions)}"] if sessions is not None else []
-
-    def insert(connection: sqlite3.Connection) -> None:
-        marks = ", ".join("?" * len(values))
-        connection.execute(f"INSERT INTO tokens VALUES ({marks})", (*values[:8], bound, values[9]))
-        _note(connection, "add_token", f"{token_id} for {principal}", "; ".join(kind))
-
-    await db.run(insert)
+    await db.add_token(row, _entry("add_token", f"{token_id} for {principal}", "; ".join(kind)))
     return row, f"{PREFIX}_{token_id}_{secret}"
 
 
-async def revoke_token(db: GatewayDb, token_id: str) -> bool:
+async def revoke_token(db: GatewayTables, token_id: str, *, by: str = OPERATOR) -> bool:
     """Revokes a token at once and ends the streams that use it. Returns False if the token is
     unknown or already revoked."""
-
-    def revoke(connection: sqlite3.Connection) -> bool:
-        done = connection.execute(
-            "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL",
-            (time.time(), token_id),
-        )
-        if done.rowcount > 0:
-            _note(connection, "revoke_token", token_id, "")
-        return done.rowcount > 0
-
-    revoked = await db.run(revoke)
-    ring(db.path)
-    return revoked
+    return await db.revoke_token(token_id, time.time(), _entry("revoke_token", token_id, "", by))
 
 
-def _note(connection: sqlite3.Connection, action: str, target: str, detail: str) -> None:
-    """Adds an entry to the audit log in the same transaction. Only the operator can write the file,
-    so the entry names the operator."""
-    connection.execute(
-        "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail)"
-        " VALUES (?, ?, '', 'local', ?, '', ?, 200, ?)",
-        (time.time(), OPERATOR, action, target, detail[:500]),
-    )
+def _entry(action: str, target: str, detail: str, by: str = OPERATOR) -> AuditValues:
+    """Returns an entry for the audit log, written together with the change. Only the operator can
+    write the tables past the server, so the entry names the operator unless it came through the
+    server."""
+    return (time.time(), by, "", "local", action, "", target, 200, detail[:500])

@@ -1,7 +1,7 @@
 """The ASGI app: the API under /v1, the page at /, health and metrics."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
 
@@ -14,17 +14,21 @@ from starlette.routing import BaseRoute, Match, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
+from bargein.cluster.node import open_node
 from bargein.errors import BargeinError
 from bargein.server.admin import ADMIN_OPERATIONS
-from bargein.server.bell import hear
+from bargein.server.anywhere import Anywhere
 from bargein.server.edge import Edge, json_response, problem_response
 from bargein.server.gateway import Gateway
 from bargein.server.guard import Guard
+from bargein.server.guest_operations import GUEST_OPERATIONS
 from bargein.server.looking import LOOKING_OPERATIONS
+from bargein.server.mcp_operations import MCP_OPERATIONS
 from bargein.server.openai import openai_routes
 from bargein.server.openapi import document
 from bargein.server.operation import Operation
 from bargein.server.permissions import PERMISSION_OPERATIONS
+from bargein.server.places import PLACE_OPERATIONS
 from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.readiness import READY_S, Readiness
 from bargein.server.request_context import RequestContext
@@ -46,9 +50,25 @@ OPERATIONS: tuple[Operation, ...] = (
     *LOOKING_OPERATIONS,
     *UPKEEP_OPERATIONS,
     *SHARING_OPERATIONS,
+    *GUEST_OPERATIONS,
     *SESSION_OPERATIONS,
     *PERMISSION_OPERATIONS,
+    *PLACE_OPERATIONS,
     *SEARCH_OPERATIONS,
+    *MCP_OPERATIONS,
+)
+
+
+NODE_REQUESTS = (
+    "bargein_node_requests",
+    "Requests for sessions of other nodes: over HTTP, by letter, and taken over.",
+    "road",
+)
+
+SESSIONS_MOVED = (
+    "bargein_node_sessions_moved",
+    "Sessions that came here from other nodes or went from here, by the cause.",
+    "cause",
 )
 
 
@@ -68,11 +88,28 @@ async def running(gateway: Gateway) -> AsyncIterator[None]:
     program that mounts the app in another, where no lifespan runs, must enter it itself."""
     await gateway.access.load()
     left = await passing_left(gateway)
-    async with anyio.create_task_group() as group:
+    async with AsyncExitStack() as stack:
+        if gateway.anywhere is not None:
+            gateway.peers = await stack.enter_async_context(
+                open_node(
+                    gateway.engine,
+                    watch=gateway.anywhere.frames,
+                    perform=gateway.anywhere.answer,
+                    address=gateway.settings.node_address,
+                )
+            )
+        elsewhere = gateway.engine.elsewhere
+        if elsewhere is not None:
+            gateway.metrics.add_gauges(
+                lambda: {NODE_REQUESTS: elsewhere.counts, SESSIONS_MOVED: elsewhere.moved}
+            )
+        group = await stack.enter_async_context(anyio.create_task_group())
         gateway.tasks = group
         group.start_soon(gateway.look_after_streams)
-        group.start_soon(hear, gateway.db.path, gateway.cut_ended)
+        group.start_soon(gateway.db.hear, gateway.changed, gateway.uses.hear)
         group.start_soon(unmake_all, gateway, left)
+        if gateway.db.is_shared:
+            group.start_soon(gateway.uses.tell)
         yield
         gateway.audit.flush()
         group.cancel_scope.cancel()
@@ -81,6 +118,7 @@ async def running(gateway: Gateway) -> AsyncIterator[None]:
 def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Builds the app of a gateway, with `more_routes` beside those of the API."""
     edge = Edge(gateway)
+    gateway.anywhere = edge.anywhere = Anywhere(edge, OPERATIONS)
 
     api = [
         Route(f"/v1/sessions/{SESSION}/events", EventStream(edge), methods=["GET"]),
@@ -93,6 +131,7 @@ def build_app(gateway: Gateway, *, more_routes: Sequence[BaseRoute] = ()) -> ASG
         WebSocketRoute("/v1/socket", ConnectionEndpoint(edge, OPERATIONS).serve),
         WebSocketRoute(f"/v1/sessions/{SESSION}/socket", SocketEndpoint(edge, OPERATIONS).serve),
         *api,
+        Route("/v1/join", _join(edge), methods=["POST"]),
         Route("/v1/openapi.json", _openapi),
         Route("/healthz", _health(gateway)),
         Route("/readyz", _ready(gateway)),
@@ -174,6 +213,16 @@ def _ready(gateway: Gateway) -> Endpoint:
         return json_response(Health("ready"))
 
     return ready
+
+
+def _join(edge: Edge) -> Endpoint:
+    async def join(request: Request) -> Response:
+        """Gives a guest a token for the code of an invitation, which the header has."""
+        response = json_response(await edge.join(request))
+        response.headers["cache-control"] = "no-store"
+        return response
+
+    return join
 
 
 def _metrics(edge: Edge) -> Endpoint:

@@ -5,11 +5,12 @@ by whom) is durable in the session's log before it is acknowledged; the entry on
 entry contains the words of a message, or a token.
 """
 
-import sqlite3
 import time
 
+import msgspec
+
 from bargein.server.access import Principal
-from bargein.server.gateway_db import GatewayDb
+from bargein.server.gateway_tables import AuditValues, GatewayTables
 from bargein.server.limits import Rate
 from bargein.server.shapes import AuditEntry
 
@@ -21,16 +22,12 @@ ALL_REFUSALS_BURST = 200
 DETAIL_CHARACTERS_MAX = 500
 NAME_CHARACTERS_MAX = 200
 ENTRIES_MAX = 256
-INSERT = (
-    "INSERT INTO audit (at, principal, token, address, action, session, target, status, detail) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 class Audit:
-    def __init__(self, db: GatewayDb) -> None:
+    def __init__(self, db: GatewayTables) -> None:
         self._db = db
-        self._entries: list[tuple[float | str | int, ...]] = []
+        self._entries: list[AuditValues] = []
         # Somebody who guesses tokens must not fill the disk with entries.
         self._refusals = Rate(REFUSALS_PER_S, REFUSALS_BURST)
         self._all_refusals = Rate(ALL_REFUSALS_PER_S, ALL_REFUSALS_BURST)
@@ -64,17 +61,14 @@ class Audit:
         """Starts writing the entries gathered so far. Called a few times a second."""
         entries, self._entries = self._entries, []
         if entries:
-            self._db.run(lambda connection: connection.executemany(INSERT, entries).rowcount)
+            self._db.add_entries(entries)
 
     async def read(self, after: int, limit: int) -> list[AuditEntry]:
         self.flush()
+        found = await self._db.entries(after, limit)
+        return [_entry(number, values) for number, values in found]
 
-        def select(connection: sqlite3.Connection) -> list[AuditEntry]:
-            rows = connection.execute(
-                "SELECT number, at, principal, token, address, action, session, target, status, "
-                "detail FROM audit WHERE number > ? ORDER BY number LIMIT ?",
-                (after, limit),
-            ).fetchall()
-            return [AuditEntry(*row) for row in rows]
 
-        return await self._db.run(select)
+def _entry(number: int, values: AuditValues) -> AuditEntry:
+    named = dict(zip(AuditEntry.__struct_fields__, (number, *values), strict=True))
+    return msgspec.convert(named, AuditEntry)

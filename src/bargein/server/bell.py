@@ -9,7 +9,7 @@ open, and it exists while a server listens.
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def ring(db: Path) -> None:
             os.close(pipe)
 
 
-async def hear(db: Path, look: Callable[[], None]) -> None:
+async def hear(db: Path, look: Callable[[], Awaitable[object]]) -> None:
     """Calls `look` after each ring, once for several at the same time, until cancelled. A cancel
     removes the pipe."""
     path = db.with_name(BELL)
@@ -45,7 +45,7 @@ async def hear(db: Path, look: Callable[[], None]) -> None:
         while True:
             await anyio.wait_readable(pipe)
             os.read(pipe, RINGS_BYTES_MAX)
-            look()
+            await look()
     finally:
         anyio.notify_closing(pipe)
         os.close(pipe)

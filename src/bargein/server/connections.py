@@ -22,7 +22,7 @@ _CONNECTION = "bargein.connection"
 class Connection:
     """One connection, as the rest of the server sees it. `close` ends it politely, `abort` at once;
     `is_idle` says whether no request is being answered on it. `by_door`: it came by the owner's
-    door."""
+    door. `for_guests`: it came by the address of shared chats."""
 
     __slots__ = (
         "_connections",
@@ -30,6 +30,7 @@ class Connection:
         "answered",
         "by_door",
         "close",
+        "for_guests",
         "group",
         "is_idle",
         "principal",
@@ -44,9 +45,11 @@ class Connection:
         abort: Callable[[], None],
         is_idle: Callable[[], bool],
         by_door: bool = False,
+        for_guests: bool = False,
     ) -> None:
         self._connections: Connections | None = connections
         self.by_door = by_door
+        self.for_guests = for_guests
         self.group = _group(address)
         self.close = close
         self.abort = abort

@@ -7,6 +7,7 @@ header. A client that disconnects ends the reading of its body and nothing else.
 import logging
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -24,6 +25,10 @@ from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, as_problem
 from bargein.server.protocol import is_whole
 from bargein.server.request_context import charge_answer_to, hold_body
+from bargein.server.shapes import Joined
+
+if TYPE_CHECKING:
+    from bargein.server.anywhere import Anywhere
 
 _log = logging.getLogger("bargein.server")
 _encoder = msgspec.json.Encoder()
@@ -34,6 +39,7 @@ PATH_CHARACTERS_MAX = 200
 class Edge:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self.anywhere: Anywhere | None = None
 
     def principal(self, connection: HTTPConnection) -> Principal:
         """Returns the principal of the Authorization header, or raises `Problem`. A connection by
@@ -51,10 +57,10 @@ class Edge:
             raise
         return principal
 
-    def ticket_holder(self, websocket: WebSocket, ticket: str) -> Principal:
+    async def ticket_holder(self, websocket: WebSocket, ticket: str) -> Principal:
         """Returns the principal of the ticket that a page offers when it opens a socket."""
         try:
-            principal = self.gateway.tickets.take(ticket, websocket.path_params["session"])
+            principal = await self.gateway.tickets.take(ticket, websocket.path_params["session"])
             self.gateway.check_token(principal)
             self._admit(websocket, principal)
         except Problem as problem:
@@ -62,13 +68,32 @@ class Edge:
             raise
         return principal
 
+    async def join(self, connection: HTTPConnection) -> Joined:
+        """Takes the code of an invitation, in the place of a token."""
+        gateway = self.gateway
+        try:
+            gateway.refuse_if_draining()
+            gateway.admit_stranger(address_of(connection))
+            if gateway.guests is None:
+                raise Problem(Code.NOT_FOUND, "this server does not share sessions with guests")
+            return await gateway.guests.join(_shown(connection))
+        except Problem as problem:
+            self._note_refusal(connection, problem)
+            raise
+
     def _admit(self, connection: HTTPConnection, principal: Principal) -> None:
         """Counts the request, its connection and its bytes for the principal, within its limits."""
         self.gateway.admit(principal)
         own = connection_of(connection.scope)
+        if own is not None and own.for_guests and not self._is_guest(principal):
+            raise Problem(Code.FORBIDDEN, "only guests of a shared chat come in at this address")
         if own is not None:
             own.belongs_to(principal.name)
         charge_answer_to(connection.scope, principal.name)
+
+    def _is_guest(self, principal: Principal) -> bool:
+        guests = self.gateway.guests
+        return guests is not None and guests.is_guest(principal)
 
     def _note_refusal(self, connection: HTTPConnection, problem: Problem) -> None:
         path = connection.url.path[:PATH_CHARACTERS_MAX]
@@ -127,7 +152,7 @@ class Edge:
         try:
             reply = await self._perform(operation, api_request, body)
             status, detail = reply.status, reply.note
-            session = session or (reply.session if isinstance(reply, Reply) else "")
+            session = session or reply.session
             return reply
         except Exception as error:
             problem = as_problem(error)
@@ -154,6 +179,15 @@ class Edge:
     async def _perform(
         self, operation: Operation, api_request: ApiRequest, body: Body
     ) -> Reply | Kept:
+        if self.anywhere is not None:
+            return await self.anywhere.perform(operation, api_request, body)
+        return await self.perform_here(operation, api_request, body)
+
+    async def perform_here(
+        self, operation: Operation, api_request: ApiRequest, body: Body
+    ) -> Reply | Kept:
+        """Performs an operation at this node. Raises `OwnedElsewhere` if another one has the
+        session. It does not go into the audit log."""
         api_request.refuse_unknown(operation.query)
         if not operation.while_draining and operation.name != "send_message":
             self.gateway.refuse_if_draining()
@@ -167,7 +201,7 @@ class Edge:
 
         # A token with fewer rights than the first request's must not get its answer.
         if "session" in operation.names:
-            await api_request.open("write")
+            await api_request.open(operation.need)
         params = repr((sorted(api_request.params.items()), api_request.principal.sees_all))
         print_ = fingerprint(operation.name, params, body)
         return await self.gateway.keys.once(
@@ -287,7 +321,7 @@ def _response(reply: Reply | Kept) -> Response:
         headers = reply.headers
         content = _encoder.encode(reply.body) if reply.body is not None else b""
     else:
-        headers = REPLAYED if reply.replayed else None
+        headers = reply.headers or (REPLAYED if reply.replayed else None)
         content = reply.body
     kind = "application/json" if content else None
     return Response(content, reply.status, headers=headers, media_type=kind)

@@ -10,7 +10,7 @@
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bargein.runtime.engine import Engine
 from bargein.server.access import Access
 from bargein.server.app import build_app, running
 from bargein.server.gateway import Gateway, Settings
-from bargein.server.gateway_db import FILE, GatewayDb
+from bargein.server.gateway_tables import open_tables
 from bargein.server.limits import GatewayLimits
 
 __all__ = ["open_gateway"]
@@ -38,16 +38,20 @@ async def open_gateway(
     """Opens the gateway over an open engine, and yields its app: the API under /v1, the page at /.
 
     Mount it last and at "/", because the page and its links begin there. `directory` holds the
-    gateway's own file: bearer tokens, owners of sessions, the audit log. `bargein token add` makes
+    gateway's own file: bearer tokens, owners of sessions, the audit log. If the engine's
+    sessions are in PostgreSQL, so are these. `bargein token add` makes
     tokens for it; `operator_token` lets its bearer in as the operator. `Settings(names=...)` names
     the hosts by which people reach your app, besides addresses and localhost. Leaving the block
     ends all streams; the engine stops the turns when it is closed.
     """
-    with closing(GatewayDb.open(Path(directory) / FILE)) as db:
+    db = await open_tables(Path(directory), getattr(engine.core.store, "opened_with", None))
+    try:
         access = Access(db, start_token=operator_token)
-        gateway = Gateway(engine.core, db, access, limits=limits, settings=settings)
+        gateway = Gateway(engine.core, db, access, limits=limits, settings=settings, mcp=engine)
         async with running(gateway):
             try:
                 yield build_app(gateway)
             finally:
                 gateway.cut_streams()
+    finally:
+        await db.aclose()

@@ -8,10 +8,11 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -20,16 +21,18 @@ from anyio.abc import TaskGroup
 from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.store import SessionHead
 from bargein.errors import BargeinError
+from bargein.mcp.overview import McpSource
 from bargein.server.access import DOOR, Access, Principal, Right
 from bargein.server.audit import Audit
-from bargein.server.gateway_db import GatewayDb
+from bargein.server.gateway_tables import GatewayTables
 from bargein.server.keys import Keys
 from bargein.server.limits import ByteBudget, GatewayLimits, Hold, Rate
 from bargein.server.metrics import Metrics, Now
 from bargein.server.problems import Code, Problem, not_found
 from bargein.server.proxy import ProxyHeader
 from bargein.server.references import EventEncoder
-from bargein.server.shapes import CutReason
+from bargein.server.shapes import ChannelView, CutReason
+from bargein.server.shared_use import SharedUse
 from bargein.server.tickets import Tickets
 from bargein.session.engine import SessionEngine
 from bargein.session.limits import MESSAGE_BYTES
@@ -37,8 +40,17 @@ from bargein.session.session import Session
 from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
 
+if TYPE_CHECKING:
+    from bargein.cluster.peers import Peers
+    from bargein.runtime.opened_agent import OpenedAgent
+    from bargein.server.anywhere import Anywhere
+    from bargein.server.guests import Guests
+    from bargein.session.agent import LoopAgent
+
 _log = logging.getLogger("bargein.server")
 
+STRANGERS_PER_S = 1.0
+STRANGERS_BURST = 20
 LOOK_EVERY_S = 0.25
 EXPIRED_EVERY_S = 5.0
 OWNERS_COUNTED_MAX = 10_000
@@ -56,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
       else is admitted.
     - `openai_questions`: what happens to questions in turns of OpenAI clients, unless the request
       says otherwise.
+    - `node_address`: where other nodes of a cluster reach this one (`cluster.address`).
     - `trusted_proxies`: networks whose `proxy_header` is believed about a client's address.
     """
 
@@ -64,10 +77,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     workspace: str = ""
     host_tools: bool = False
+    places: bool = False
     sole_principal: str | None = None
     openai_questions: QuestionPolicy = QuestionPolicy.ERROR
     trusted_proxies: tuple[str, ...] = ()
     proxy_header: ProxyHeader = "x-forwarded-for"
+    node_address: str = ""
 
     def is_proxy(self, address: str) -> bool:
         return bool(self.trusted_proxies) and _is_among(address, self.trusted_proxies)
@@ -80,6 +95,13 @@ def _is_among(address: str, networks: tuple[str, ...]) -> bool:
     except ValueError:
         return False
     return any(parsed in ip_network(each, strict=False) for each in networks)
+
+
+OpenedFor = Callable[[str], "tuple[OpenedAgent, LoopAgent] | None"]
+
+
+async def _kill_nothing() -> None:
+    """An engine that was given as its core alone has no processes that are known here."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -131,29 +153,40 @@ class Gateway:
     def __init__(
         self,
         engine: SessionEngine,
-        db: GatewayDb,
+        db: GatewayTables,
         access: Access,
         *,
         limits: GatewayLimits | None = None,
         settings: Settings | None = None,
         metrics: Metrics | None = None,
+        opened_for: "OpenedFor | None" = None,
+        kill_stopping: Callable[[], Awaitable[None]] | None = None,
+        mcp: McpSource | None = None,
     ) -> None:
+        """`opened_for` returns the agent of a session, `kill_stopping` kills what is already being
+        stopped; `bargein.Engine` has both."""
         self.engine = engine
+        self.opened_for: OpenedFor = opened_for or (lambda session_id: None)
+        self.kill_stopping = kill_stopping or _kill_nothing
+        self.mcp = mcp
         self.db = db
         self.access = access
         self.limits = limits or GatewayLimits()
         self.settings = settings or Settings()
         self.metrics = metrics or Metrics()
         self.audit = Audit(db)
-        self.start = secrets.token_hex(8)
-        """Names this start of the server: what ran under another one is over."""
+        self.start = db.start or secrets.token_hex(8)
+        """Names this start of the server: what ran under another one is over. The nodes of a
+        cluster have one name, because a turn goes on when a client comes back at another node."""
         self.keys = Keys(db, self.limits, self._begin)
-        self.tickets = Tickets()
+        self.tickets = Tickets(db)
         self.rate = Rate(self.limits.requests_per_s, self.limits.requests_burst)
+        self.strangers = Rate(STRANGERS_PER_S, STRANGERS_BURST)
         self.budget = ByteBudget(
             each_max=self.limits.held_bytes_max, all_max=self.limits.held_bytes_max_of_all
         )
-        self._flow = Rate(self.limits.body_bytes_per_s, self.limits.body_bytes_burst)
+        self.flow = Rate(self.limits.body_bytes_per_s, self.limits.body_bytes_burst)
+        self.uses = SharedUse(self)
         self.heavy_queues: dict[str, HeavyQueue] = {}
         self.large = anyio.Lock()
         self.events = EventEncoder()
@@ -161,6 +194,15 @@ class Gateway:
         self.hurry = anyio.Event()
         self.streams: set[Reader] = set()
         self.tasks: TaskGroup | None = None
+        self.anywhere: Anywhere | None = None
+        self.peers: Peers | None = None
+        self.channels: Callable[[], Sequence[ChannelView]] = lambda: ()
+        """How the chat platforms are, which run beside the server."""
+        self.guests: Guests | None = None
+        self.on_streams: Callable[[], None] = lambda: None
+        """Called when somebody has connected or has gone."""
+        self.leave_if_idle: Callable[[bool], bool] | None = None
+        """Ends a host that does nothing; None for a server that stays."""
         self._starting: dict[str, dict[str, int]] = {}
         self._ticks: set[Callable[[float], None]] = set()
         self._memory: dict[str, int] = {}
@@ -170,7 +212,10 @@ class Gateway:
     def admit(self, principal: Principal) -> None:
         """Counts one request. Raises `Problem` if the principal is not admitted or too fast."""
         sole = self.settings.sole_principal
-        if sole is not None and principal.name != sole and principal.token != DOOR:
+        is_let_in = principal.token == DOOR or (
+            self.guests is not None and self.guests.is_guest(principal)
+        )
+        if sole is not None and principal.name != sole and not is_let_in:
             raise Problem(
                 Code.FORBIDDEN,
                 f"this server was started for {sole} alone, with the tools of its machine. Restart "
@@ -184,11 +229,21 @@ class Gateway:
                 retry_after_s=math.ceil(wait_s),
             )
 
+    def admit_stranger(self, address: str) -> None:
+        """Counts one request of somebody without a token. Raises `Problem` if it is too fast."""
+        wait_s = self.strangers.take(address)
+        if wait_s:
+            raise Problem(
+                Code.TOO_MANY,
+                f"too many requests without a token from {address}",
+                retry_after_s=math.ceil(wait_s),
+            )
+
     def admit_bytes(self, who: str, size: int) -> None:
         """Counts a body of this size. Small bodies always pass, because a stop is one."""
         if size <= LARGE_BYTES:
             return
-        wait_s = self._flow.take(who, size)
+        wait_s = self.flow.take(who, size)
         if wait_s:
             raise Problem(
                 Code.TOO_MANY,
@@ -242,6 +297,12 @@ class Gateway:
         if not known and "/" in session_id:
             root = session_id.partition("/")[0]
             right = self.access.right(principal, root)
+        if right is None and self.db.is_shared:
+            # Another node may have made or shared it a moment ago. Also asked about a session of
+            # somebody else: that takes as long as for one that does not exist.
+            await self.access.refresh((root,))
+            right = self.access.right(principal, root)
+            known = self.access.owned(root) is not None
         if right is None:
             raise not_found(f"session {session_id!r}")
         if not known:
@@ -299,7 +360,7 @@ class Gateway:
         if self.access.seen_count(owner) <= most:
             return  # at most one turn a session: there is nothing to count
         sessions = {each for each in self.access.owned_by(owner) if self._is_busy(each)}
-        running = len(sessions | starting.keys())
+        running = len(sessions | starting.keys()) + self.uses.turns_elsewhere(owner)
         if running >= most:
             raise Problem(
                 Code.TOO_MANY,
@@ -358,12 +419,14 @@ class Gateway:
         times a second with the time."""
         self.check_streams(reader.principal)
         self.streams.add(reader)
+        self.on_streams()
         if tick is not None:
             self._ticks.add(tick)
         try:
             yield
         finally:
             self.streams.discard(reader)
+            self.on_streams()
             if tick is not None:
                 self._ticks.discard(tick)
 
@@ -371,6 +434,7 @@ class Gateway:
         """Raises `Problem` if the principal has too many streams open."""
         who = principal.name
         mine = sum(1 for each in self.streams if each.principal.name == who)
+        mine += self.uses.streams_elsewhere(who)
         if mine >= self.limits.streams_max:
             raise Problem(
                 Code.TOO_MANY,
@@ -395,6 +459,16 @@ class Gateway:
                 if version != seen or now - looked_at >= EXPIRED_EVERY_S:
                     seen, looked_at = version, now
                     self.cut_ended()
+
+    async def changed(self, sessions: frozenset[str] | None) -> None:
+        """Another process or node has changed tokens, or the owners or members of these sessions;
+        of any session if None."""
+        with self._unless_unreadable():
+            if sessions is None:
+                await self.access.load()
+            elif sessions:
+                await self.access.refresh(sessions)
+        self.cut_ended()
 
     def cut_ended(self) -> None:
         """Cuts off the streams of tokens that were revoked or have expired."""

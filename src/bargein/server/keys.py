@@ -10,16 +10,16 @@ that it cannot stop a turn that began later.
 """
 
 import hashlib
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
-from bargein.server.gateway_db import GatewayDb
+from bargein.contracts.store import OwnedElsewhere
+from bargein.server.gateway_tables import GatewayTables, NewOwner, ReplyRow
 from bargein.server.limits import GatewayLimits
 from bargein.server.problems import Code, Problem, as_problem
 
@@ -32,8 +32,6 @@ KEY_CHARACTERS_MAX = 200
 _SHUT_DOWN = Problem(Code.SHUTTING_DOWN, "the server shut down before it answered")
 PRUNE_EVERY_S = 60.0
 PRUNE_ROWS = 1000
-PRUNE = """DELETE FROM replies WHERE (principal, key) IN (
-    SELECT principal, key FROM replies WHERE at < ? ORDER BY at LIMIT ?)"""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -43,6 +41,8 @@ class Kept(msgspec.Struct, frozen=True):
     body: bytes
     replayed: bool = False
     note: str = ""
+    headers: Mapping[str, str] | None = None
+    session: str = ""
 
 
 def check_key(key: str) -> str:
@@ -67,50 +67,13 @@ def reused(key: str) -> Problem:
     )
 
 
-def remember(
-    connection: sqlite3.Connection,
-    api_request: "ApiRequest",
-    name: str,
-    body: msgspec.Struct,
-    value: str,
-    at: float,
-) -> str:
-    """Returns the value that this key stands for, which is `value` if the key is new. Runs in the
-    database's thread."""
-    if api_request.key is None:
-        return value
-    print_ = fingerprint(name, "", msgspec.json.encode(body))
-    known = find(connection, api_request.principal.name, api_request.key)
-    if known is None:
-        keep(
-            connection,
-            api_request.principal.name,
-            api_request.key,
-            print_,
-            Kept(0, value.encode()),
-            at,
-        )
-        return value
-    if known[0] != print_:
-        raise reused(api_request.key)
-    return known[1].body.decode()
-
-
-def find(connection: sqlite3.Connection, principal: str, key: str) -> tuple[bytes, Kept] | None:
-    row = connection.execute(
-        "SELECT fingerprint, status, body FROM replies WHERE principal = ? AND key = ?",
-        (principal, key),
-    ).fetchone()
-    return (row[0], Kept(row[1], row[2])) if row is not None else None
-
-
-def keep(
-    connection: sqlite3.Connection, principal: str, key: str, print_: bytes, kept: Kept, at: float
-) -> None:
-    connection.execute(
-        "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?, ?, ?)",
-        (principal, key, print_, kept.status, kept.body, at),
-    )
+def new_owner(
+    api_request: "ApiRequest", name: str, body: msgspec.Struct, session: str, at: float
+) -> NewOwner:
+    """Returns the row of a session that this request makes, with the request's key."""
+    key = api_request.key
+    print_ = fingerprint(name, "", msgspec.json.encode(body)) if key is not None else b""
+    return NewOwner(session, api_request.principal.name, at, key, print_)
 
 
 class _UnderWay:
@@ -119,9 +82,9 @@ class _UnderWay:
     def __init__(self, print_: bytes) -> None:
         self.print = print_
         self._over = anyio.Event()
-        self._outcome: Kept | Problem = _SHUT_DOWN
+        self._outcome: Kept | Problem | OwnedElsewhere = _SHUT_DOWN
 
-    def end(self, outcome: Kept | Problem | None = None) -> None:
+    def end(self, outcome: Kept | Problem | OwnedElsewhere | None = None) -> None:
         """Sets the outcome; the first one counts. None: the server shut down before there was
         one."""
         if not self._over.is_set():
@@ -131,6 +94,8 @@ class _UnderWay:
     async def answer(self) -> Kept:
         await self._over.wait()
         outcome = self._outcome
+        if isinstance(outcome, OwnedElsewhere):
+            raise OwnedElsewhere(outcome.session, outcome.owner, outcome.address)
         if isinstance(outcome, Problem):
             # A new error for each waiting caller, because a raised error keeps their frames.
             raise Problem(outcome.code, outcome.detail, retry_after_s=outcome.retry_after_s)
@@ -143,7 +108,7 @@ class Keys:
 
     def __init__(
         self,
-        db: GatewayDb,
+        db: GatewayTables,
         limits: GatewayLimits,
         begin: Callable[[Callable[[], Coroutine[object, object, None]]], None],
     ) -> None:
@@ -172,6 +137,8 @@ class Keys:
     ) -> None:
         try:
             made.end(await self._found_or_done(who, key, made.print, run))
+        except OwnedElsewhere as owner:
+            made.end(OwnedElsewhere(owner.session, owner.owner, owner.address))
         except Exception as error:  # boundary: everyone who waits gets the failure
             problem = as_problem(error)
             made.end(Problem(problem.code, problem.detail, retry_after_s=problem.retry_after_s))
@@ -182,23 +149,17 @@ class Keys:
     async def _found_or_done(
         self, who: str, key: str, print_: bytes, run: Callable[[], Awaitable[Kept]]
     ) -> Kept:
-        known = await self._db.run(lambda connection: find(connection, who, key))
+        known = await self._db.reply(who, key)
         if known is not None:
-            if known[0] != print_:
+            if known.fingerprint != print_:
                 raise reused(key)
-            return msgspec.structs.replace(known[1], replayed=True)
+            return Kept(known.status, known.body, replayed=True)
         kept = await run()
         if len(kept.body) <= self._limits.reply_bytes_max:
-            await self._db.run(lambda c: self._keep(c, who, key, print_, kept))
+            now = time.time()
+            await self._db.keep_reply(who, key, ReplyRow(print_, kept.status, kept.body), now)
+            if now - self._pruned_at > PRUNE_EVERY_S:
+                self._pruned_at = now
+                # A slice; the rest goes when further answers are kept.
+                await self._db.prune_replies(now - self._limits.replies_kept_s, PRUNE_ROWS)
         return kept
-
-    def _keep(
-        self, connection: sqlite3.Connection, who: str, key: str, print_: bytes, kept: Kept
-    ) -> None:
-        now = time.time()
-        keep(connection, who, key, print_, kept, now)
-        if now - self._pruned_at > PRUNE_EVERY_S:
-            self._pruned_at = now
-            oldest = now - self._limits.replies_kept_s
-            # A slice; the rest goes when further answers are kept.
-            connection.execute(PRUNE, (oldest, PRUNE_ROWS))

@@ -77,6 +77,8 @@ class Rate:
         self._burst = burst
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
+        self.taken: Counter[str] | None = None
+        """What was taken, if somebody set a counter to tell other nodes."""
 
     def take(self, who: str, count: float = 1.0) -> float:
         """Takes `count` and returns 0.0, or takes nothing and returns the seconds to wait."""
@@ -91,7 +93,16 @@ class Rate:
             self._buckets[who] = (left, now)
             return (count - left) / self._per_s
         self._buckets[who] = (left - count, now)
+        if self.taken is not None:
+            self.taken[who] += round(count)
         return 0.0
+
+    def charge(self, who: str, count: float) -> None:
+        """Takes what was used at another node, also if there is not as much left."""
+        now = self._now()
+        left, at = self._buckets.get(who, (float(self._burst), now))
+        left = min(self._burst, left + (now - at) * self._per_s) - count
+        self._buckets[who] = (max(left, -float(self._burst)), now)
 
 
 class ByteBudget:

@@ -187,6 +187,9 @@ async def _wait_settled(gateway: Gateway, session: Session, turn: str, wait_s: f
     if (await _turn_view(session, turn)).state == "settled":
         return
     actor = gateway.engine.actor_in_memory(session.id)
+    if actor is None and gateway.engine.elsewhere is not None:
+        # Raises if it runs at another node, which is then asked.
+        actor = await gateway.engine.actor(session.id)
     if actor is None:
         return
     running = actor.turn

@@ -5,7 +5,7 @@ somebody asks. No label names a session or a person, because their number has no
 more people may read metrics than sessions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -34,6 +34,10 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 # From a few milliseconds, where a stop should be, up to the bound of the ladder.
 STOP_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TURN_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1800.0)
+
+
+Gauges = Mapping[tuple[str, str, str], Mapping[str, float]]
+"""By name, help and the name of the one label: the values by label."""
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -128,6 +132,10 @@ class Metrics:
     def _call_over(self, result: CallResult) -> None:
         self._calls.labels("unsuccessful" if result.unsuccessful else result.status).inc()
 
+    def add_gauges(self, read: Callable[[], Gauges]) -> None:
+        """Shows gauges of another part, as they are when somebody asks."""
+        self._registry.register(_GaugesCollector(read))
+
     def refused(self, code: str) -> None:
         self._refusals.labels(str(code)).inc()
 
@@ -196,3 +204,15 @@ class _NowCollector(Collector):
             "Threads and coroutines that were abandoned and have not ended since.",
             value=len(abandoned()),
         )
+
+
+class _GaugesCollector(Collector):
+    def __init__(self, read: Callable[[], Gauges]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for (name, words, label), values in self._read().items():
+            family = GaugeMetricFamily(name, words, labels=[label])
+            for key, value in values.items():
+                family.add_metric([key], value)
+            yield family

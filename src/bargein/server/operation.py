@@ -14,8 +14,9 @@ from typing import Required, TypedDict, TypeVar, Unpack
 import msgspec
 
 from bargein.server.access import Principal, Right
-from bargein.server.gateway import Gateway, Opened
+from bargein.server.gateway import LARGE_BYTES, Gateway, Opened
 from bargein.server.keys import Kept
+from bargein.server.large_json import decode_large
 from bargein.server.problems import Code, Problem
 from bargein.server.validation_errors import (
     VALUE_CHARACTERS_MAX,
@@ -113,13 +114,15 @@ class OperationOptions(TypedDict, total=False):
     while_draining: bool
     audited: bool
     disconnect: str
+    need: Right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """`kept`: the gateway's database keeps the answer, and a second request with the same
     Idempotency-Key gets it again. Other operations take care of repeats themselves. `audited`:
-    a request other than a GET goes into the audit log. The rest is as in `OperationOptions`."""
+    a request other than a GET goes into the audit log. `need`: what the caller must be allowed to
+    do with the session to get a kept answer. The rest is as in `OperationOptions`."""
 
     name: str
     method: str
@@ -134,6 +137,7 @@ class Operation:
     while_draining: bool = False
     audited: bool = True
     disconnect: str = NOTHING_STOPS
+    need: Right = "write"
 
     @property
     def takes_key(self) -> bool:
@@ -159,7 +163,7 @@ def operation(
 
     def make(function: Callable[[ApiRequest, B], Awaitable[Reply | Kept]]) -> Operation:
         async def run(request: ApiRequest, content: Body) -> Reply | Kept:
-            decoded = decode(decoder, content or b"{}")
+            decoded = await decode_soon(decoder, content or b"{}")
             if isinstance(content, bytearray):
                 content.clear()
             return await function(request, decoded)
@@ -198,6 +202,15 @@ def lookup(
         )
 
     return make
+
+
+async def decode_soon(decoder: msgspec.json.Decoder[B], content: Body) -> B:
+    """Decodes as `decode` does. A large body takes several passes of the loop."""
+    if len(content) > LARGE_BYTES:
+        decoded = await decode_large(decoder, content)
+        if decoded is not None:
+            return decoded
+    return decode(decoder, content)
 
 
 def decode(decoder: msgspec.json.Decoder[B], content: Body) -> B:

@@ -24,7 +24,7 @@ async def allowed(gateway: Gateway, principal: Principal, root: str, session: Se
     """Returns what the principal may change of a session's permissions: nothing for a reader."""
     if gateway.access.right(principal, root) in (None, "read"):
         return May()
-    return await session.may(gateway.access.standing_of(principal))
+    return await session.may(gateway.access.standing_of(principal, root))
 
 
 @lookup("/sessions/{session}/grants", replies={200: GrantList}, problems=(Code.NOT_FOUND,))
@@ -76,10 +76,13 @@ async def revoke_grant(request: ApiRequest) -> Reply:
     try:
         named = await _named(opened, grant, scope)
         await opened.session.revoke(
-            grant, scope=scope, by=principal.name, standing=access.standing_of(principal)
+            grant,
+            scope=scope,
+            by=principal.name,
+            standing=access.standing_of(principal, opened.root),
         )
     except Forbidden as error:
-        raise access.why_forbidden(principal, str(error)) from None
+        raise access.why_forbidden(principal, opened.root, str(error)) from None
     except TooLate as error:
         return Reply(200, Done("too_late", str(error)))
     return Reply(200, Done(), note=f"{scope}: {named}")

@@ -107,12 +107,14 @@ class GatewayProtocol(HttpToolsProtocol):
         connections: Connections,
         body_bytes_max: int,
         by_door: bool = False,
+        for_guests: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
         self._connections = connections
         self._body_bytes_max = body_bytes_max
         self._by_door = by_door
+        self._for_guests = for_guests
         self._connection: Connection | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -125,6 +127,7 @@ class GatewayProtocol(HttpToolsProtocol):
             abort=transport.abort,
             is_idle=self._is_idle,
             by_door=self._by_door,
+            for_guests=self._for_guests,
         )
         self._wait_for_head()
         self._connections.add(self._connection)

@@ -1,4 +1,4 @@
-"""Checks whether the server can take work: its disk answers, and has room.
+"""Checks whether the server can take work: its disk, or its database, answers and has room.
 
 Anybody may ask without a token, so the result is kept for `KEPT_S`: asking often does not keep the
 disk busy. The check does not wait for the thread that searches.
@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from bargein.contracts.store import StoreFailed
 from bargein.server.gateway import Gateway
 from bargein.server.problems import Code, Problem
 
@@ -24,7 +25,7 @@ PROBE_BYTES = 4096
 class Readiness:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._place = gateway.db.path.parent
+        self._place = gateway.db.place
         self._looking = anyio.Lock()
         self._looked_at = -KEPT_S
         self._problem: Problem | None = None
@@ -41,8 +42,13 @@ class Readiness:
 
     async def _look(self) -> Problem | None:
         db, store = self._gateway.db, self._gateway.engine.store
-        await db.run(lambda connection: connection.execute("SELECT 1").fetchone())
-        await store.sessions(limit=1)
+        try:
+            await db.check()
+            await store.sessions(limit=1)
+        except StoreFailed as error:
+            return Problem(Code.UNAVAILABLE, str(error))
+        if self._place is None:
+            return None
         return await anyio.to_thread.run_sync(room_problem, self._place, abandon_on_cancel=True)
 
 

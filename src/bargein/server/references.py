@@ -94,6 +94,17 @@ class EncodedEvent:
         return self._text
 
 
+class RelayedEvent:
+    """An event of a session that another node has, as that node encoded it. `seq` is its place in
+    the log, None for what happens between two events of the log."""
+
+    __slots__ = ("encoded", "seq")
+
+    def __init__(self, seq: int | None, content: bytes) -> None:
+        self.seq = seq
+        self.encoded = EncodedEvent(content)
+
+
 class EventEncoder:
     """Encodes an event once for all readers of a session.
 
@@ -104,7 +115,9 @@ class EventEncoder:
     def __init__(self) -> None:
         self._last: tuple[Watched, EncodedEvent] | None = None
 
-    def encode(self, shown: Watched) -> EncodedEvent:
+    def encode(self, shown: Watched | RelayedEvent) -> EncodedEvent:
+        if isinstance(shown, RelayedEvent):
+            return shown.encoded
         if self._last is None or self._last[0] is not shown:
             self._last = shown, EncodedEvent(_encode(event_ref(shown)))
         return self._last[1]

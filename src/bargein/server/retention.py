@@ -5,16 +5,14 @@ Everything is deleted in small slices with pauses, so that no request waits for 
 A cancel ends it between two slices; the next run goes on.
 """
 
-import sqlite3
 import time
-from functools import partial
 
 import anyio
 import msgspec
 
 from bargein.contracts.store import SessionHead
 from bargein.server.gateway import Gateway
-from bargein.server.gateway_db import GatewayDb
+from bargein.server.gateway_tables import GatewayTables
 from bargein.session.retention import PAUSE_S, delete_unused
 
 SLICE_ROWS = 500
@@ -53,7 +51,8 @@ async def _delete(gateway: Gateway, head: SessionHead) -> bool:
     owned = gateway.access.disown(head.id)
     try:
         deleted = await gateway.engine.store.delete(head.id, epoch=head.epoch)
-        await gateway.db.run(partial(forget_owner, session=head.id))
+        await gateway.db.disown(head.id)
+        gateway.access.forget(head.id)
     except BaseException:
         if owned is not None:
             gateway.access.own(head.id, owned.owner, owned.created_at)
@@ -70,23 +69,19 @@ async def _forget_owners(gateway: Gateway) -> None:
         if owned is None or time.time() - owned.created_at < MADE_S:
             continue
         if await gateway.engine.store.head(session) is None and gateway.access.disown(session):
-            await gateway.db.run(partial(forget_owner, session=session))
+            await gateway.db.disown(session)
+            gateway.access.forget(session)
         if number % SLICE_ROWS == 0:
             await anyio.sleep(PAUSE_S)
 
 
-def forget_owner(connection: sqlite3.Connection, session: str) -> None:
-    connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
-    connection.execute("DELETE FROM members WHERE session = ?", (session,))
-
-
-async def shorten_audit(db: GatewayDb, before: float) -> int:
+async def shorten_audit(db: GatewayTables, before: float) -> int:
     """Removes audit entries that are older, and returns how many. A trigger in the database
     refuses to remove any other."""
     removed = 0
-    while entries := await db.run(partial(_entries, before=before, after=0)):
+    while entries := await db.old_entries(before, 0, SLICE_ROWS):
         numbers = [number for number, _ in entries]
-        await db.run(partial(_remove, numbers=numbers, before=before))
+        await db.remove_entries(numbers, before)
         removed += len(numbers)
         await anyio.sleep(PAUSE_S)
     return removed
@@ -95,28 +90,11 @@ async def shorten_audit(db: GatewayDb, before: float) -> int:
 async def _remove_traces(gateway: Gateway, before: float) -> None:
     """Removes old audit entries about sessions that are gone."""
     db, after = gateway.db, 0
-    while entries := await db.run(partial(_entries, before=before, after=after)):
+    while entries := await db.old_entries(before, after, SLICE_ROWS):
         after = entries[-1][0]
         roots = {session.partition("/")[0] for _, session in entries if session}
         gone = {root for root in roots if await gateway.engine.store.head(root) is None}
         numbers = [number for number, session in entries if session.partition("/")[0] in gone]
         if numbers:
-            await db.run(partial(_remove, numbers=numbers, before=before))
+            await db.remove_entries(numbers, before)
         await anyio.sleep(PAUSE_S)
-
-
-def _entries(connection: sqlite3.Connection, *, before: float, after: int) -> list[tuple[int, str]]:
-    """Returns number and session of the next `SLICE_ROWS` old entries."""
-    found: list[tuple[int, str]] = connection.execute(
-        "SELECT number, session FROM audit WHERE number > ? AND at < ? ORDER BY number LIMIT ?",
-        (after, before, SLICE_ROWS),
-    ).fetchall()
-    return found
-
-
-def _remove(connection: sqlite3.Connection, *, numbers: list[int], before: float) -> None:
-    # The trigger allows removing entries older than this, and it never moves back.
-    connection.execute(
-        "UPDATE retention SET audit_before = ? WHERE audit_before < ?", (before, before)
-    )
-    connection.executemany("DELETE FROM audit WHERE number = ?", [(each,) for each in numbers])

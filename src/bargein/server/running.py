@@ -13,7 +13,8 @@ import gc
 import logging
 import resource
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
@@ -118,7 +119,14 @@ def _acceptor(
 class GatewayServer(uvicorn.Server):
     """uvicorn, with a drain before its own shutdown."""
 
-    def __init__(self, gateway: Gateway, app: Any) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        app: Any,
+        *,
+        before_closing: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """`before_closing` is awaited when nothing runs any more, and before the address closes."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -142,9 +150,11 @@ class GatewayServer(uvicorn.Server):
             )
         )
         self._gateway = gateway
+        self._before_closing = before_closing
         self.leaving = anyio.Event()
         self.listening = anyio.Event()
         self._signals = 0
+        self._for_guests: Acceptor | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -154,21 +164,40 @@ class GatewayServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
         made_by: Any = self.config.http_protocol_class
-        make_protocol = partial(
+        self._make_protocol = partial(
             made_by,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        # uvicorn only closes them.
         limits = self._gateway.limits
-        pace = Rate(limits.connections_per_s, limits.connections_burst)
-        self.servers = [_acceptor(each, make_protocol, pace) for each in sockets or ()]  # type: ignore[misc]
+        self._pace = Rate(limits.connections_per_s, limits.connections_burst)
+        # uvicorn only closes them.
+        self.servers: list[Any] = [
+            _acceptor(each, self._make_protocol, self._pace) for each in sockets or ()
+        ]
+        if self._gateway.guests is not None:
+            self._gateway.guests.begin(self)
         self.listening.set()
+
+    def listen_for_guests(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        """Accepts guests of shared chats, with TLS, from now on."""
+        make_protocol = partial(self._make_protocol, for_guests=True)
+        acceptor = Acceptor(listening, make_protocol, pace=self._pace, tls=context)
+        self._for_guests = acceptor
+        self.servers.append(acceptor)
+
+    def stop_listening_for_guests(self) -> None:
+        acceptor, self._for_guests = self._for_guests, None
+        if acceptor is not None and acceptor in self.servers:
+            acceptor.close()
+            self.servers.remove(acceptor)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Leaves no connection open: neither one whose peer reads nothing, nor one that was
         accepted while the others were being closed."""
+        if self._gateway.guests is not None:
+            self._gateway.guests.close()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -198,5 +227,7 @@ class GatewayServer(uvicorn.Server):
         _log.info("shutting down: turns may go on for %g s", gateway.limits.drain_s)
         with anyio.move_on_after(gateway.limits.drain_s):
             await gateway.drained_or_hurried()
+        if self._before_closing is not None:
+            await self._before_closing()
         gateway.cut_streams()
         self.should_exit = True

@@ -2,11 +2,10 @@
 
 import logging
 import secrets
-import sqlite3
 import time
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
-from math import inf, isfinite, nan
+from math import isfinite, nan
 
 import msgspec
 from msgspec import UNSET
@@ -18,11 +17,12 @@ from bargein.contracts.tool import OpenQuestion
 from bargein.errors import BargeinError
 from bargein.server.access import Principal
 from bargein.server.gateway import Gateway, Opened
-from bargein.server.keys import REPLAYED, Kept, keep, remember
+from bargein.server.keys import REPLAYED, new_owner, reused
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.permissions import allowed
 from bargein.server.problems import Code, Problem
 from bargein.server.shapes import (
+    ForkWanted,
     Member,
     NewSession,
     RunningCall,
@@ -32,6 +32,7 @@ from bargein.server.shapes import (
     SessionView,
 )
 from bargein.server.validation_errors import VALUE_CHARACTERS_MAX
+from bargein.session.forking import AlreadyBegun, read_fork
 from bargein.session.session import Forbidden, Session
 from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
@@ -70,6 +71,39 @@ async def create_session(request: ApiRequest, body: NewSession) -> Reply:
     )
 
 
+@operation(
+    "POST",
+    "/sessions/{session}/fork",
+    ForkWanted,
+    replies={201: SessionDetail},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+    kept=False,
+)
+async def fork_session(request: ApiRequest, body: ForkWanted) -> Reply:
+    """Make a session of the caller's that begins with what this one said until the end of a turn.
+    It works in the same place. The one that is forked is unchanged."""
+    gateway, principal = request.gateway, request.principal
+    opened = await request.open()
+    _check_may_make(gateway, principal)
+    async with gateway.heavy(principal.name):
+        forked = await read_fork(opened.session, body.turn)
+    if opened.right != "own":
+        # Only the owner decides where commands run.
+        forked = msgspec.structs.replace(forked, place=None)
+    session, new = await make(request, f"fork_session {opened.session.id}", body)
+    if not await session.position():
+        # Perhaps made by the same request before, which was cut off; or it is made beside this one.
+        with suppress(AlreadyBegun):
+            await forked.begin(session, by=principal.name)
+    return Reply(
+        201,
+        await detail(gateway, principal, await gateway.head(session.id)),
+        {"location": f"/v1/sessions/{session.id}", **({} if new else REPLAYED)},
+        note=opened.root,
+        session=session.id,
+    )
+
+
 async def _is_there(gateway: Gateway, principal: Principal, name: str) -> bool:
     """Whether the session of this name exists already. Raises if it may not be made."""
     if not principal.sees_all:
@@ -94,19 +128,15 @@ async def make(
     _check_may_make(gateway, principal)
     session_id, now = named or new_id(), time.time()
 
-    def own(connection: sqlite3.Connection) -> str:
-        # One transaction with the key: a repeated POST makes no second session, even after a crash.
-        known = remember(connection, request, name, body, session_id, now)
-        if known == session_id:
-            row = (session_id, principal.name, now)
-            # Two may name the same one at once.
-            connection.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?)", row)
-            if passes:
-                note = Kept(0, session_id.encode())
-                keep(connection, principal.name, PASSING + session_id, b"", note, inf)
-        return known
-
-    made = await gateway.db.run(own)
+    new = new_owner(request, name, body, session_id, now)
+    if passes:
+        new = msgspec.structs.replace(new, passing=PASSING + session_id)
+    known = await gateway.db.own(new)
+    if known is not None and known.fingerprint != new.fingerprint:
+        raise reused(request.key or "")
+    made = known.body.decode() if known is not None else session_id
+    if known is not None and gateway.access.owned(made) is None:
+        await gateway.access.refresh((made,))
     if gateway.access.owned(made) is None:
         if made != session_id:
             raise Problem(Code.NOT_FOUND, "the session made with this key was deleted since")
@@ -143,13 +173,11 @@ def _check_may_make(gateway: Gateway, principal: Principal) -> None:
 async def list_sessions(request: ApiRequest) -> Reply:
     """List the caller's sessions and the shared ones it has accepted, the last updated first. An
     admin sees all sessions."""
-    principal = request.principal
-    return Reply(
-        200,
-        await page_of(
-            request, None if principal.sees_all else request.gateway.access.seen_by(principal)
-        ),
-    )
+    access, principal = request.gateway.access, request.principal
+    if principal.sees_all:
+        return Reply(200, await page_of(request, None))
+    await access.refresh_lists(principal.name)
+    return Reply(200, await page_of(request, access.seen_by(principal)))
 
 
 async def page_of(request: ApiRequest, sessions: list[str] | None) -> SessionList:
@@ -217,10 +245,10 @@ async def change_session(request: ApiRequest, body: SessionChange) -> Reply:
 async def _set_mode(request: ApiRequest, opened: Opened, mode: PermissionMode) -> None:
     access, principal = request.gateway.access, request.principal
     try:
-        standing = access.standing_of(principal)
+        standing = access.standing_of(principal, opened.root)
         await opened.session.set_mode(mode, by=principal.name, standing=standing)
     except Forbidden as error:
-        raise access.why_forbidden(principal, str(error)) from None
+        raise access.why_forbidden(principal, opened.root, str(error)) from None
 
 
 def _shared_with(members: dict[str, Member]) -> str:
@@ -238,17 +266,7 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
 
     _check_invitations(gateway, root, members)
 
-    def share(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM members WHERE session = ?", (root,))
-        connection.execute(
-            "DELETE FROM consents WHERE session = ? AND consent != 'hidden' AND principal NOT IN "
-            "(SELECT value FROM json_each(?))",
-            (root, msgspec.json.encode(list(members)).decode()),
-        )
-        rows = [(root, principal, str(role)) for principal, role in members.items()]
-        connection.executemany("INSERT INTO members VALUES (?, ?, ?)", rows)
-
-    await gateway.db.run(share)
+    await gateway.db.share(root, members)
     gateway.access.share(root, members)
     gateway.cut_unshared()
 
@@ -294,19 +312,14 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
     belongs to its owner and members again."""
     owned = gateway.access.disown(session.id)
 
-    def disown(connection: sqlite3.Connection) -> None:
-        connection.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
-        connection.execute("DELETE FROM members WHERE session = ?", (session.id,))
-        connection.execute("DELETE FROM replies WHERE key = ?", (PASSING + session.id,))
-        connection.execute("DELETE FROM consents WHERE session = ?", (session.id,))
-
     try:
         # A session that cannot be read does not run, and can be deleted all the same.
         with suppress(SessionUnreadable):
             await session.end(by=by)
         await gateway.engine.store.delete(session.id)
         gateway.engine.unreadable.pop(session.id, None)
-        await gateway.db.run(disown)
+        await gateway.db.disown(session.id, PASSING + session.id)
+        gateway.access.forget(session.id)
     except BaseException:
         if owned is not None:
             gateway.access.own(session.id, owned.owner, owned.created_at)
@@ -314,18 +327,14 @@ async def unmake(gateway: Gateway, session: Session, *, by: str) -> None:
             for who, consent in owned.consents.items():
                 gateway.access.consent(session.id, who, consent)
         raise
+    if gateway.guests is not None:
+        await gateway.guests.unshare(session.id)
 
 
 def passing_left(gateway: Gateway) -> Awaitable[list[str]]:
     """Returns passing sessions that a dead server left behind: they outlived their answer."""
-
-    def left(connection: sqlite3.Connection) -> list[str]:
-        # No client has such a key: theirs are printable.
-        found = "SELECT body FROM replies WHERE at = ? AND substr(key, 1, ?) = ?"
-        rows = connection.execute(found, (inf, len(PASSING), PASSING)).fetchall()
-        return [body.decode() for (body,) in rows]
-
-    return gateway.db.run(left)
+    # No client has such a key: theirs are printable.
+    return gateway.db.passing(PASSING)
 
 
 async def unmake_all(gateway: Gateway, sessions: list[str]) -> None:
@@ -367,6 +376,7 @@ def view(gateway: Gateway, principal: Principal, head: SessionHead) -> SessionVi
         last_seq=head.seq,
         background=len(state.background),
         unreadable=unreadable,
+        workspace=state.place.workspace if state.place is not None else "",
     )
 
 
@@ -429,6 +439,7 @@ def _cursor(text: str | None) -> tuple[float, str] | None:
 
 SESSION_OPERATIONS: tuple[Operation, ...] = (
     create_session,
+    fork_session,
     list_sessions,
     change_session,
     delete_session,

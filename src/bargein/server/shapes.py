@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.live import ChildView
-from bargein.contracts.message import Mode, QuestionPolicy
+from bargein.contracts.message import HEARD_CHARACTERS_MAX, HeardSoFar, Mode, QuestionPolicy
 from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.output import Output
 from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
@@ -24,6 +24,7 @@ from bargein.session.state import Lane, Phase
 TITLE_CHARACTERS_MAX = 200
 ID_CHARACTERS_MAX = 200
 MEMBERS_MAX = 1000
+ENVIRONMENT_MAX = 5000
 
 Title = Annotated[str, Meta(max_length=TITLE_CHARACTERS_MAX)]
 Id = Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]
@@ -36,10 +37,11 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Member(StrEnum):
-    """What a member of a shared session may do. `write` includes stopping, as a message can
-    stop."""
+    """What a member of a shared session may do. `talk` and `write` include stopping, as a message
+    can stop. `talk` approves no calls and takes no files back."""
 
     READ = "read"
+    TALK = "talk"
     WRITE = "write"
 
 
@@ -59,6 +61,18 @@ class SessionChange(_Asked, frozen=True):
     mode: PermissionMode | UnsetType = UNSET
 
 
+class GuestWanted(_Asked, frozen=True):
+    """Without a name the guest gets one, such as `guest-2`."""
+
+    name: Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)] = ""
+
+
+class GuestChange(_Asked, frozen=True):
+    """Whether a guest may approve calls."""
+
+    approves: bool
+
+
 class AttachmentAsked(_Asked, frozen=True):
     """`data` is base64."""
 
@@ -67,11 +81,30 @@ class AttachmentAsked(_Asked, frozen=True):
     data: bytes
 
 
+class SideQuestion(_Asked, frozen=True):
+    """`id` is the name by which it can be stopped: `interrupt` with the scope `side`."""
+
+    text: Words
+    id: Id | None = None
+
+
+class HeardAsked(_Asked, frozen=True):
+    """The user has heard or seen the first `characters` code points of all that the turn said. What
+    an earlier one of these cut off does not count."""
+
+    turn: Id
+    characters: Annotated[int, Meta(ge=0, le=HEARD_CHARACTERS_MAX)]
+
+    def heard(self) -> HeardSoFar:
+        return HeardSoFar(self.turn, self.characters)
+
+
 class NewMessage(_Asked, frozen=True):
     """`expected_turn_id` guards the effect on a running turn, never the message. `literal`: the
     text goes to the model even if it reads like a command, such as `stop`. `content` replaces
     `text` for words with images, and is always literal. `output` and `questions` are for the turn
-    that takes the message: the form of its answer, and what happens to its questions."""
+    that takes the message: the form of its answer, and what happens to its questions. `heard` says
+    how much of a turn the user has heard or seen; the model sees no more of it."""
 
     text: Words | UnsetType = UNSET
     mode: Mode = Mode.STEER
@@ -83,6 +116,14 @@ class NewMessage(_Asked, frozen=True):
     content: Parts | UnsetType = UNSET
     output: Output | None = None
     questions: QuestionPolicy | None = None
+    heard: HeardAsked | None = None
+
+
+class PromptAsked(_Asked, frozen=True):
+    """`words` are the arguments as a person writes them after the prompt's name: `name=value`, or
+    values in order."""
+
+    words: Annotated[str, Meta(max_length=20_000)] = ""
 
 
 class InboxChange(_Asked, frozen=True):
@@ -97,13 +138,15 @@ class InboxChange(_Asked, frozen=True):
 class InterruptBody(_Asked, frozen=True):
     """`reason` is for people, and goes into the audit log. `start` is for a stop that is sent again
     because its answer was lost: the server's start (of `GET /me`) when it was first sent. If the
-    server was started again since, what ran then is over, and this stops nothing."""
+    server was started again since, what ran then is over, and this stops nothing. `heard` says how
+    much of a turn the user has heard or seen; it counts even if there is nothing to stop."""
 
     scope: Scope = Scope.TURN
     target: Id | None = None
     expected_turn_id: Id | None = None
     reason: Title = ""
     start: Id | None = None
+    heard: HeardAsked | None = None
 
 
 class CallInterrupt(_Asked, frozen=True):
@@ -136,12 +179,24 @@ class PreviewWanted(_Asked, frozen=True):
     overrule: tuple[str, ...] = ()
 
 
+class UndoCallsWanted(_Asked, frozen=True):
+    """Without `calls`: those of the last turn that has any."""
+
+    calls: tuple[Id, ...] | None = None
+
+
 class RewindWanted(_Asked, frozen=True):
     """Without `what`: both, if snapshots are taken, or else the conversation."""
 
     turn: Id
     what: Rewind | None = None
     overrule: tuple[str, ...] = ()
+
+
+class ForkWanted(_Asked, frozen=True):
+    """Without `turn`: after the last one that is over."""
+
+    turn: Id | None = None
 
 
 class DiffWanted(_Asked, frozen=True):
@@ -156,6 +211,28 @@ class StopAll(_Asked, frozen=True):
     sessions: tuple[Id, ...] | None = None
     reason: Title = ""
     scope: Literal["turn", "session"] = "turn"
+
+
+class PlaceWanted(_Asked, frozen=True):
+    """`workspace` is an absolute path. Without `model` it is the one that the folder's settings
+    name. `environment` has the user's variables for the agent there, such as keys of providers."""
+
+    workspace: Annotated[str, Meta(min_length=1, max_length=4096)]
+    model: Annotated[str, Meta(max_length=1000)] = ""
+    environment: Annotated[dict[str, str], Meta(max_length=ENVIRONMENT_MAX)] = {}
+
+
+class LeaveWanted(_Asked, frozen=True):
+    """`connected`: the caller asks over a connection, which does not count as somebody there."""
+
+    connected: bool = False
+
+
+class PromptWanted(_Asked, frozen=True):
+    """A prompt of an MCP server, such as `mcp__git__review`, and what stands behind it."""
+
+    name: Id
+    words: str = ""
 
 
 class Nothing(_Asked, frozen=True):
@@ -263,9 +340,9 @@ class RunningCall(msgspec.Struct, frozen=True):
 
 class SessionView(msgspec.Struct, frozen=True):
     """`access` is what the caller may do here. `waiting` counts messages, `asking` open questions,
-    `background` calls that run without a turn. `last_seq` is the id of the last event.
-    `unreadable` says why the session cannot be read, if it cannot; then it takes no messages and
-    can only be deleted."""
+    `background` calls that run without a turn. `last_seq` is the id of the last event. `workspace`
+    is the folder that it works in, if it has one of its own. `unreadable` says why the session
+    cannot be read, if it cannot; then it takes no messages and can only be deleted."""
 
     id: str
     title: str
@@ -281,6 +358,7 @@ class SessionView(msgspec.Struct, frozen=True):
     last_seq: int
     background: int = 0
     unreadable: str = ""
+    workspace: str = ""
 
 
 class SessionDetail(msgspec.Struct, frozen=True):
@@ -370,6 +448,10 @@ class SettledView(msgspec.Struct, frozen=True):
     settled: bool
 
 
+class PromptText(msgspec.Struct, frozen=True):
+    text: str
+
+
 class LogPage(msgspec.Struct, frozen=True):
     """Events of the log in their order. `more`: there are later ones."""
 
@@ -383,7 +465,9 @@ class TranscriptView(msgspec.Struct, frozen=True):
 
 class Whoami(msgspec.Struct, frozen=True):
     """`token` is the public id of the caller's token; empty for the start token. `start` names this
-    start of the server. `workspace`, for admins, is the folder that the agent works in."""
+    start of the server. `workspace`, for admins, is the folder that the agent works in. `places`:
+    each session can have a folder and a model of its own. `host`: this is a host, which terminals
+    start again if it is gone; a server is waited for."""
 
     principal: str
     admin: bool
@@ -393,6 +477,47 @@ class Whoami(msgspec.Struct, frozen=True):
     token: str = ""
     start: str = ""
     workspace: str = ""
+    places: bool = False
+    host: bool = False
+
+
+class GuestView(msgspec.Struct, frozen=True):
+    name: str
+    approves: bool
+
+
+class SharedView(msgspec.Struct, frozen=True):
+    """With whom a session is shared; all of it is empty if it is not. `fingerprint` is the SHA-256
+    of the certificate at `address`. `waiting` are those who have not used their invitation.
+    `here_only`: only this machine reaches the address."""
+
+    address: str = ""
+    fingerprint: str = ""
+    guests: tuple[GuestView, ...] = ()
+    waiting: tuple[str, ...] = ()
+    here_only: bool = False
+
+
+class Invited(msgspec.Struct, frozen=True):
+    """`address` works once, for `name`."""
+
+    address: str
+    name: str
+    shared: SharedView
+
+
+class Unshared(msgspec.Struct, frozen=True):
+    """The guests that are out now."""
+
+    guests: tuple[str, ...]
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """What a guest gets for an invitation: a token for one session."""
+
+    token: str
+    session: str
+    principal: str
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -415,10 +540,67 @@ class RunningSession(msgspec.Struct, frozen=True):
     background_calls: tuple[str, ...] = ()
 
 
+class ChannelView(msgspec.Struct, frozen=True):
+    """A chat platform. `running`: it can be read. `error` is the last one, and `error_at` when it
+    was. `chats` are those in which something goes on, `unsent` the messages that wait to be sent.
+    """
+
+    name: str
+    running: bool
+    error: str
+    error_at: float
+    chats: int
+    unsent: int
+
+
 class Running(msgspec.Struct, frozen=True):
+    """`channels` are the chat platforms that this server reads."""
+
     sessions: tuple[RunningSession, ...]
     streams: int
     draining: bool
+    channels: tuple[ChannelView, ...] = ()
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """A bearer token without its secret. `sessions` are those it is limited to, if it is."""
+
+    id: str
+    principal: str
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    read_only: bool
+    admin: bool
+    sessions: tuple[str, ...] | None
+    note: str
+
+
+class TokenList(msgspec.Struct, frozen=True):
+    tokens: tuple[TokenView, ...]
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A machine that shares the database. `lease_s` is how long its lease still lasts, by the
+    database's clock; `unfinished` counts the sessions that it has work with. `here` is true for the
+    node that answers."""
+
+    id: str
+    address: str
+    version: str
+    dead: bool
+    lease_s: float
+    joined_at: float
+    unfinished: int
+    here: bool
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """`failover` says what a failover of the database can lose. Without a shared database there are
+    no nodes, and it is empty."""
+
+    nodes: tuple[NodeView, ...]
+    failover: str
 
 
 class Stopped(msgspec.Struct, frozen=True):

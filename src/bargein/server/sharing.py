@@ -5,8 +5,6 @@ searches only when the member accepts it. Until then it is an invitation, and co
 of the person who shares it. A hidden session stays hidden, however often it is shared again.
 """
 
-import sqlite3
-
 from bargein.server.access import Consent
 from bargein.server.operation import ApiRequest, Operation, Parameter, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
@@ -27,8 +25,9 @@ PAGE = 50
 async def list_invitations(request: ApiRequest) -> Reply:
     """List the sessions that others share with the caller and that the caller has neither
     accepted nor hidden, the last updated first."""
-    invited = request.gateway.access.invited(request.principal)
-    return Reply(200, await page_of(request, invited))
+    access, principal = request.gateway.access, request.principal
+    await access.refresh_lists(principal.name)
+    return Reply(200, await page_of(request, access.invited(principal)))
 
 
 @operation(
@@ -37,6 +36,7 @@ async def list_invitations(request: ApiRequest) -> Reply:
     Nothing,
     replies={200: SessionDetail},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+    need="read",
 )
 async def accept_session(request: ApiRequest, body: Nothing) -> Reply:
     """Take a session that is shared with the caller into their list."""
@@ -52,6 +52,7 @@ async def accept_session(request: ApiRequest, body: Nothing) -> Reply:
     Nothing,
     replies={200: Done},
     problems=(Code.NOT_FOUND, Code.FORBIDDEN),
+    need="read",
 )
 async def hide_session(request: ApiRequest, body: Nothing) -> Reply:
     """Take a session that is shared with the caller out of their list, or decline the invitation.
@@ -71,12 +72,7 @@ async def _answer(request: ApiRequest, consent: Consent) -> str:
             Code.BAD_REQUEST, f"session {opened.root} is not shared with {who}: there is no need"
         )
 
-    def write(connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "INSERT OR REPLACE INTO consents VALUES (?, ?, ?)", (opened.root, who, str(consent))
-        )
-
-    await gateway.db.run(write)
+    await gateway.db.consent(opened.root, who, consent)
     gateway.access.consent(opened.root, who, consent)
     return opened.root
 

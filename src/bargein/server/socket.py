@@ -28,6 +28,8 @@ from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from bargein import __version__
+from bargein.server.anywhere import place_of
+from bargein.server.anywhere import watch as watch_anywhere
 from bargein.server.edge import Edge, address_of, problem_response
 from bargein.server.gateway import Reader
 from bargein.server.keys import Kept, check_key
@@ -111,7 +113,7 @@ class SocketEndpoint:
         with ExitStack() as stack:
             try:
                 ticket = ticket_in(websocket.scope["subprotocols"])
-                holder = self._edge.ticket_holder(websocket, ticket) if ticket else None
+                holder = await self._edge.ticket_holder(websocket, ticket) if ticket else None
                 watch = await begin_watch(self._edge, websocket, holder)
                 stack.enter_context(self._edge.gateway.stream(watch.reader))
             except Exception as error:  # boundary: every failure becomes a problem answer
@@ -252,13 +254,16 @@ class Socket:
     async def _show(self, showing: _Showing, scope: anyio.CancelScope) -> None:
         watch = showing.watch
         with scope, watching(self._edge.gateway, watch):
-            async with aclosing(watch.session.watch(after=watch.after)) as events:
-                async for event in events:
-                    encoded = self._edge.gateway.events.encode(event)
-                    await self._out(
-                        showing.framed(encoded.text), len(encoded.content), showing.reader
-                    )
-                    showing.sent_seq = getattr(event, "seq", showing.sent_seq)
+            gateway = self._edge.gateway
+            found = watch_anywhere(gateway, watch.session.id, watch.after)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    for event in batch:
+                        encoded = gateway.events.encode(event)
+                        await self._out(
+                            showing.framed(encoded.text), len(encoded.content), showing.reader
+                        )
+                        showing.sent_seq = place_of(event) or showing.sent_seq
 
     async def _show_named(self, name: str, showing: _Showing, scope: anyio.CancelScope) -> None:
         """Shows the events of a session for a `watch`, until it is over or `unwatch` ends it."""

@@ -20,10 +20,11 @@ import msgspec
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Receive, Scope, Send
 
-from bargein.contracts.event import Recorded
 from bargein.contracts.store import SessionUnreadable, StoreFailed
 from bargein.errors import BargeinError
 from bargein.server.access import Principal
+from bargein.server.anywhere import place_of
+from bargein.server.anywhere import watch as watch_anywhere
 from bargein.server.edge import Edge, problem_response
 from bargein.server.gateway import Gateway, Opened, Reader
 from bargein.server.problems import Code, Problem, as_problem
@@ -220,13 +221,15 @@ class _Stream:
     async def _show(self) -> None:
         watch = self._watch
         with watching(self._gateway, watch):
-            async with aclosing(watch.session.watch_many(after=watch.after)) as batches:
+            events = watch_anywhere(self._gateway, watch.session.id, watch.after)
+            async with aclosing(events) as batches:
                 async for batch in batches:
                     seq = self._sent_seq
                     frames = []
                     for event in batch:
-                        if isinstance(event, Recorded):
-                            seq = event.seq
+                        place = place_of(event)
+                        if place is not None:
+                            seq = place
                             frames.append(b"id: %d\ndata: " % seq)
                         else:
                             frames.append(b"data: ")

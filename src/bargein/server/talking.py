@@ -6,6 +6,7 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from bargein.calls.receipt_words import NOT_STORED, left_open
 from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
 from bargein.contracts.choice import answer_of
 from bargein.contracts.event import MessageAccepted
@@ -45,11 +46,13 @@ from bargein.server.shapes import (
     NewTicket,
     Nothing,
     Sent,
+    SideQuestion,
     Ticket,
 )
 from bargein.server.streams import check_place
 from bargein.server.tickets import VALID_S
-from bargein.session.session import Forbidden, TooLate
+from bargein.session.session import NAMED, Forbidden, TooLate
+from bargein.session.side_question import SideAnswer
 from bargein.session.state import SessionState
 
 GRANTS = (Approval.SESSION, Approval.ALWAYS)
@@ -84,7 +87,7 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
     if command is not None:
         return await _obey_once(request, opened, command)
     request.gateway.refuse_if_draining()
-    _check_questions(request, body.questions)
+    _check_questions(request, opened, body.questions)
     size = sum(map(_size_of, parts)) + sum(len(each.data) for each in body.attachments)
     with request.gateway.turn_allowed(request.principal, opened.session.id, size):
         sent = await opened.session.send(
@@ -99,6 +102,7 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
             group=body.group,
             output=checked_output(body.output),
             questions=body.questions,
+            heard=body.heard.heard() if body.heard is not None else None,
         )
     body_sent = Sent(sent.disposition.value, sent.message, sent.turn)
     if sent.disposition == "duplicate":
@@ -123,9 +127,9 @@ def _size_of(part: Text | Image) -> int:
     return len(part.text) if isinstance(part, Text) else len(part.data)
 
 
-def _check_questions(request: ApiRequest, policy: QuestionPolicy | None) -> None:
+def _check_questions(request: ApiRequest, opened: Opened, policy: QuestionPolicy | None) -> None:
     """To allow every call of a turn is to answer questions before they are asked."""
-    standing = request.gateway.access.standing_of(request.principal)
+    standing = request.gateway.access.standing_of(request.principal, opened.root)
     if policy is QuestionPolicy.ALLOW and not standing.covers(Standing.OWNER):
         raise Problem(
             Code.FORBIDDEN, "only an admin may send a message with questions: allow; leave it out"
@@ -159,11 +163,17 @@ async def _obey(request: ApiRequest, opened: Opened, command: ChatCommand) -> Se
     if command is ChatCommand.STATUS:
         return Sent("obeyed", command="status", reply=_status(await opened.session.state()))
     receipt = await opened.session.interrupt(by=request.principal.name)
-    stopped = receipt.status is ReceiptStatus.STOPPED
-    left = len((await opened.session.state()).background)
-    but = f" but {left} in the background" if left else ""
-    reply = f"stopped in {receipt.elapsed_ms:.0f} ms" if stopped else f"nothing is running{but}"
+    words = [await _stop_in_short(opened, receipt), *left_open(receipt)]
+    reply = "; ".join(words if receipt.stored else [*words, NOT_STORED])
     return Sent("obeyed", turn=receipt.target or None, command="stop", reply=reply, receipt=receipt)
+
+
+async def _stop_in_short(opened: Opened, receipt: Receipt) -> str:
+    if receipt.status is ReceiptStatus.STOPPED:
+        return f"stopped in {receipt.elapsed_ms:.0f} ms"
+    # A store that cannot write the stop may have put the session out of memory.
+    left = len((await opened.session.state()).background) if receipt.stored else 0
+    return f"nothing is running{f' but {left} in the background' if left else ''}"
 
 
 def _status(state: SessionState) -> str:
@@ -180,9 +190,17 @@ async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
     """Stop a turn, call, child or the whole session, and answer with the receipt when everything
     has settled. If it had ended before, the receipt says `too_late`."""
     opened = await request.open("write")
-    if body.scope in (Scope.CALL, Scope.CHILD) and body.target is None:
+    if body.scope in NAMED and body.target is None:
         raise Problem(Code.BAD_REQUEST, f"scope {body.scope} needs a target: the id to stop")
+    heard = body.heard.heard() if body.heard is not None else None
     if body.start not in (None, request.gateway.start):
+        if heard is not None:
+            # Aimed at a turn of that start, so this stops nothing that runs under this one.
+            await opened.session.interrupt(
+                expected_turn=f"{heard.turn} under {body.start}",
+                by=request.principal.name,
+                heard=heard,
+            )
         target = body.target or body.expected_turn_id or ""
         over = Receipt(ReceiptStatus.TOO_LATE, body.scope, opened.session.id, target)
         return Reply(200, over, note=body.reason)
@@ -191,8 +209,26 @@ async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
         target=body.target,
         expected_turn=body.expected_turn_id,
         by=request.principal.name,
+        heard=heard,
     )
     return await _stop(request, stopping, body.reason)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/side_questions",
+    SideQuestion,
+    replies={200: SideAnswer},
+    problems=SEEN,
+    kept=False,
+    disconnect="Stops nothing: it is answered to nobody, within its bound. Stop it by its id.",
+)
+async def side_question(request: ApiRequest, body: SideQuestion) -> Reply:
+    """Ask the model something beside the running turn, without touching it. It answers from a copy
+    of the conversation and runs no tools; only the usage is kept."""
+    opened = await request.open("write")
+    with request.gateway.turn_allowed(request.principal, opened.session.id, len(body.text)):
+        return Reply(200, await opened.session.side_question(body.text, question_id=body.id))
 
 
 @operation("POST", "/sessions/{session}/calls/{call}/interrupt", CallInterrupt, **STOPS)
@@ -230,7 +266,7 @@ async def make_ticket(request: ApiRequest, body: NewTicket) -> Reply:
     opened = await request.open()
     await check_place(request.gateway, opened, body.after)
     request.gateway.check_streams(request.principal)
-    ticket = request.gateway.tickets.give(request.principal, request.session_id)
+    ticket = await request.gateway.tickets.give(request.principal, request.session_id)
     return Reply(201, Ticket(ticket, VALID_S))
 
 
@@ -286,14 +322,14 @@ async def answer_question(request: ApiRequest, body: Answer) -> Reply:
         request.params["question"],
         body.text,
         by=request.principal.name,
-        standing=access.standing_of(request.principal),
+        standing=access.standing_of(request.principal, opened.root),
     )
     try:
         sent = await answering
     except TooLate as error:
         return Reply(200, AnswerDone("too_late", str(error)))
     except Forbidden as error:
-        raise access.why_forbidden(request.principal, str(error)) from None
+        raise access.why_forbidden(request.principal, opened.root, str(error)) from None
     began = Sent(sent.disposition.value, sent.message, sent.turn) if sent is not None else None
     return Reply(200, AnswerDone(sent=began), note=note)
 
@@ -407,6 +443,7 @@ async def _waiting(request: ApiRequest, opened: Opened) -> str:
 TALKING_OPERATIONS: tuple[Operation, ...] = (
     send_message,
     interrupt,
+    side_question,
     interrupt_call,
     make_ticket,
     detach_call,

@@ -2,18 +2,21 @@
 
 A page cannot set headers on a WebSocket. It can set the address and the subprotocols, which many
 proxies log. So the page gets a ticket over HTTP with its token, and offers the ticket as a
-subprotocol. A ticket opens one socket of one session, once, within `VALID_S`, so a ticket found in
-a log later is useless. Programs that can set headers send their token in `Authorization` and need
-no ticket.
+subprotocol. A ticket opens one socket of one session, once, within `VALID_S`, at any node that
+shares the tables. So a ticket found in a log later is useless. Programs that can set headers send
+their token in `Authorization` and need no ticket.
 """
 
 import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import takewhile
+
+import msgspec
 
 from bargein.server.access import Principal
+from bargein.server.gateway_tables import GatewayTables
 from bargein.server.problems import Code, Problem
 
 PROTOCOL = "bargein.v1"
@@ -23,35 +26,46 @@ VALID_S = 15.0
 WAITING_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Ticket:
+class TicketBody(msgspec.Struct, frozen=True):
+    """Whom a ticket was given to, and for which session."""
+
     principal: Principal
     session: str
-    expires_at: float
+
+
+_body = msgspec.json.Decoder(TicketBody)
 
 
 class Tickets:
-    """The tickets that were given out and not used yet, by hash, oldest first."""
+    """Gives and takes tickets. The tables keep them, by hash; only those that this node gave are
+    counted here, oldest first."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, db: GatewayTables, now: Callable[[], float] = time.time) -> None:
+        self._db = db
         self._now = now
-        self._waiting: dict[bytes, _Ticket] = {}
+        self._given: dict[bytes, tuple[str, float]] = {}
 
-    def give(self, principal: Principal, session: str) -> str:
+    async def give(self, principal: Principal, session: str) -> str:
         """Returns a new ticket. Drops the principal's oldest if it has `WAITING_MAX` unused."""
-        self._drop_expired()
-        mine = [key for key, each in self._waiting.items() if each.principal.name == principal.name]
-        for key in mine[: max(0, len(mine) - WAITING_MAX + 1)]:
-            del self._waiting[key]
+        now = self._now()
         ticket = secrets.token_urlsafe(32)
-        self._waiting[_hash(ticket)] = _Ticket(principal, session, self._now() + VALID_S)
+        digest = _hash(ticket)
+        # Counted before the first await, because requests for tickets come at the same time.
+        dropped = self._drop_expired(now) + self._drop_oldest_of(principal.name)
+        self._given[digest] = principal.name, now + VALID_S
+        for each in dropped:
+            await self._db.take_ticket(each, now)
+        body = msgspec.json.encode(TicketBody(principal, session))
+        await self._db.keep_ticket(digest, body, now + VALID_S)
         return ticket
 
-    def take(self, ticket: str, session: str) -> Principal:
+    async def take(self, ticket: str, session: str) -> Principal:
         """Returns the principal this ticket was given to, or raises `Problem`. It is used up either
         way, also if it was offered for the wrong session."""
-        self._drop_expired()
-        found = self._waiting.pop(_hash(ticket), None)
+        digest = _hash(ticket)
+        self._given.pop(digest, None)
+        body = await self._db.take_ticket(digest, self._now())
+        found = _body.decode(body) if body is not None else None
         if found is None or found.session != session:
             raise Problem(
                 Code.UNAUTHENTICATED,
@@ -59,14 +73,19 @@ class Tickets:
             )
         return found.principal
 
-    def _drop_expired(self) -> None:
-        now = self._now()
+    def _drop_expired(self, now: float) -> list[bytes]:
         # All are valid for equally long, so the oldest are at the beginning.
-        while self._waiting:
-            oldest = next(iter(self._waiting))
-            if self._waiting[oldest].expires_at > now:
-                return
-            del self._waiting[oldest]
+        dropped = list(takewhile(lambda digest: self._given[digest][1] <= now, self._given))
+        for digest in dropped:
+            del self._given[digest]
+        return dropped
+
+    def _drop_oldest_of(self, who: str) -> list[bytes]:
+        mine = [digest for digest, (given_to, _) in self._given.items() if given_to == who]
+        dropped = mine[: max(0, len(mine) - WAITING_MAX + 1)]
+        for digest in dropped:
+            del self._given[digest]
+        return dropped
 
 
 def ticket_in(subprotocols: Sequence[str]) -> str | None:

@@ -3,8 +3,9 @@ history, end."""
 
 from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnOutcome
+from bargein.server.gateway import Opened
 from bargein.server.operation import ApiRequest, Operation, Reply, operation
-from bargein.server.problems import Code
+from bargein.server.problems import Code, Problem
 from bargein.server.shapes import (
     DiffWanted,
     Done,
@@ -14,11 +15,24 @@ from bargein.server.shapes import (
     PreviewWanted,
     ResultView,
     RewindWanted,
+    UndoCallsWanted,
     UndoWanted,
 )
 from bargein.server.talking import SEEN, done_or_too_late
 from bargein.session.sending import TurnFailed
 from bargein.session.undo import Undone
+from bargein.session.undoing_calls import CallsBeingUndone
+
+
+async def _open_trusted(request: ApiRequest) -> Opened:
+    """Opens a session for a change of files or of the past, which is more than talking."""
+    opened = await request.open("write")
+    who = request.principal
+    if request.gateway.access.is_guest(who, opened.root):
+        raise Problem(
+            Code.FORBIDDEN, f"{who.name} may read and talk here, and not change files or the past"
+        )
+    return opened
 
 
 @operation(
@@ -32,7 +46,7 @@ async def undo_turn(request: ApiRequest, body: UndoWanted) -> Reply:
     """Take back the last turn that the model can see, after stopping it if it runs. Its files are
     put back if snapshots are taken. The answer lists the files that were kept and the calls that
     had other effects."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     done = await opened.session.undo(
         files=body.files, overrule=body.overrule, by=request.principal.name
     )
@@ -54,6 +68,22 @@ async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
 
 @operation(
     "POST",
+    "/sessions/{session}/undo/calls",
+    UndoCallsWanted,
+    replies={200: CallsBeingUndone},
+    problems=(*SEEN, Code.BUSY, Code.TOO_LATE),
+)
+async def undo_calls(request: ApiRequest, body: UndoCallsWanted) -> Reply:
+    """Begin a turn that undoes calls whose tools declare how. Each is a call of that turn, with its
+    approval and its result."""
+    opened = await request.open("write")
+    with request.gateway.turn_allowed(request.principal, opened.session.id):
+        done = await opened.session.undo_calls(body.calls, by=request.principal.name)
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
     "/sessions/{session}/rewind",
     RewindWanted,
     replies={200: Undone},
@@ -61,7 +91,7 @@ async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
 )
 async def rewind_session(request: ApiRequest, body: RewindWanted) -> Reply:
     """Go back to before a turn: the conversation, the files, or both. A running turn is stopped."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     done = await opened.session.rewind(
         body.turn, body.what, overrule=body.overrule, by=request.principal.name
     )
@@ -77,7 +107,7 @@ async def rewind_session(request: ApiRequest, body: RewindWanted) -> Reply:
 )
 async def redo_files(request: ApiRequest, body: Nothing) -> Reply:
     """Take back the last undo of files, as far as nobody has changed them since."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     return Reply(200, await opened.session.redo(by=request.principal.name))
 
 
@@ -139,7 +169,7 @@ async def dismiss_question(request: ApiRequest, body: Nothing) -> Reply:
 )
 async def import_history(request: ApiRequest, body: History) -> Reply:
     """Begin a session with a conversation from elsewhere: once, before its first message."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     by = request.principal.name
     await opened.session.begin_with(body.messages, instructions=body.instructions, by=by)
     return Reply(200, Done())
@@ -163,6 +193,7 @@ async def end_session(request: ApiRequest, body: Nothing) -> Reply:
 UPKEEP_OPERATIONS: tuple[Operation, ...] = (
     undo_turn,
     preview_undo,
+    undo_calls,
     rewind_session,
     redo_files,
     diff_turn,

@@ -12,7 +12,8 @@ The order of an abort, and where each step is:
 6. Commit: the `Settled` command. `rules.turns.turn_settled` decides it; the end of this turn, the
    messages that are taken next and the start of the next turn are one commit.
 7. Announce and give the receipt, when that is durable: `announce`, then `Interrupt.receipt`.
-8. Next: the `StartTurn` effect of the same decision, carried out by `turns`.
+8. Next: the `StartTurn` effect of the same decision, carried out by `turns`. If the turn was rolled
+   back, the `RestoreFiles` effect comes first, carried out by `rolling_back`.
 
 `recovery`, beside this file, settles a turn that a crash prevented the program from settling.
 
@@ -20,7 +21,7 @@ A caller that stops waiting for its receipt does not change the stop.
 """
 
 import logging
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,20 +29,25 @@ import msgspec
 
 from bargein.calls.words import hidden_note, stop_note
 from bargein.cancel import Cause, Outcome, Reason
-from bargein.contracts.event import AgentState, Event, TurnOutcome, TurnSettled
+from bargein.contracts.budget import Spent
+from bargein.contracts.event import AgentState, AnswerHeard, Event, TurnOutcome, TurnSettled
 from bargein.contracts.mail import StopAsked
+from bargein.contracts.message import HeardSoFar
 from bargein.contracts.model import ToolCall
 from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope, StepKind, StoppedStep
 from bargein.contracts.store import OwnedElsewhere, SessionUnreadable, StoreFailed
 from bargein.contracts.tool import CallStatus
 from bargein.errors import BargeinError
+from bargein.session.budget import spent_after
 from bargein.session.calls import ActiveCall, stopped_step
 from bargein.session.commands import Announce, Refuse, Settled, Stop, StopBefore
 from bargein.session.hooks import Hooks, run_bounded
 from bargein.session.host import TurnHost
+from bargein.session.journal import JournalBroken
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TurnResult
 from bargein.session.rules.stopping import holds
+from bargein.session.state import SessionState
 from bargein.session.steps import ms_since_cancel
 from bargein.session.turn import AgentFunction, Turn
 
@@ -116,8 +122,10 @@ class Interrupt:
         scope: Scope = Scope.TURN,
         target: str | None = None,
         expected_turn: str | None = None,
+        heard: HeardSoFar | None = None,
     ) -> None:
-        """The detail of `reason` is the name of the person who asks."""
+        """The detail of `reason` is the name of the person who asks. `heard` is noted whatever
+        becomes of the stop, unless the session has no such turn."""
         self._engine = engine
         self._limits = engine.limits
         self._session_id = session_id
@@ -127,6 +135,10 @@ class Interrupt:
         self._aim = expected_turn or (target if scope is Scope.TURN else None)
         self._landing: Landing | None = None
         self._told: Reply | None = None
+        self._heard = heard
+        self._noted: Reply | None = None
+        self._clock = engine.parts.clock
+        self._until = 0.0
         actor = engine.actor_in_memory(session_id)
         if actor is not None and scope in (Scope.TURN, Scope.SESSION):
             self._actor = actor
@@ -141,15 +153,46 @@ class Interrupt:
         landing = self._landing
         if landing is None or self._told is not None:
             return
+        self._note_heard()
         if landing.turn is not None and landing.stops and landing.turn.over.is_set:
             return  # the turn settled first, and its end names who stopped it
         by, cause = self._reason.detail, str(self._reason.cause)
         self._told = self._actor.post(Stop(landing.turn_id or self._aim, landing.stops, by, cause))
 
+    def _note_heard(self) -> None:
+        """Log what the user heard, once; not yet if the session has left memory."""
+        if self._heard is not None and not self._actor.gone.is_set:
+            event = heard_event(self._actor, self._heard, self._reason.detail)
+            self._noted = self._actor.write(event) if event is not None else None
+            self._heard = None
+
     # 7. The receipt
 
     async def receipt(self) -> Receipt:
-        """Wait, within the bounds, until everything stopped is over. Returns the receipt."""
+        """Wait, for `receipt_s` at most, until everything stopped is over. Returns the receipt."""
+        self._until = self._clock.now() + self._limits.receipt_s
+        receipt = await self._receipt()
+        if receipt.stored and not await self._heard_is_stored():
+            receipt = msgspec.structs.replace(receipt, stored=False)
+        return receipt
+
+    def _left_s(self, reserve_s: float = 0.0) -> float:
+        """How long the receipt may still take, without a reserve for what comes later."""
+        return max(0.0, self._until - self._clock.now() - reserve_s)
+
+    async def _heard_is_stored(self) -> bool:
+        """Whether the log has what the user heard, if that was given."""
+        try:
+            if self._heard is not None:
+                self._actor = await self._engine.actor(self._session_id)
+                self._note_heard()
+            if self._noted is not None:
+                return await self._noted.wait(self._left_s()) is not None
+        except (SessionGone, JournalBroken, StoreFailed):
+            return False
+        return self._heard is None
+
+    async def _receipt(self) -> Receipt:
         if self._landing is None:
             try:
                 self._actor = await self._engine.actor(self._session_id)
@@ -158,11 +201,13 @@ class Interrupt:
             except OwnedElsewhere as elsewhere:
                 receipt = await self._of_another(elsewhere)
                 if receipt is not None:
+                    self._heard = None  # the other node has noted it
                     return receipt
                 self._actor = await self._engine.actor(self._session_id)
             except StoreFailed:
                 # The store cannot bring the session into memory, so nothing of it runs.
                 return self._too_late(self._target or self._aim or "", stored=False)
+        self._note_heard()
         match self._scope:
             case Scope.CALL:
                 return await self._of_call(self._target)
@@ -170,6 +215,8 @@ class Interrupt:
                 return await self._of_child(self._target)
             case Scope.SESSION:
                 return await self._of_session()
+            case Scope.SIDE:
+                return await self._of_side(self._target)
             case Scope.TURN:
                 return await self._of_turn()
 
@@ -186,6 +233,7 @@ class Interrupt:
             seq=0,
             by=self._reason.detail,
             cause=self._reason.cause,
+            heard=self._heard,
         )
         asked = await elsewhere.aim(asked)
         receipt = await elsewhere.stop(asked, owner)
@@ -235,18 +283,22 @@ class Interrupt:
         held."""
         assert self._told is not None
         try:
-            answer = await self._told.wait(self._limits.receipt_s)
+            answer = await self._told.wait(self._left_s())
         except SessionGone:
             return self._too_late(target)
+        except JournalBroken:
+            answer = None
         if isinstance(answer, Refuse):
             return self._too_late(target)
+        actor = self._actor
+        waiting = tuple(each.message.id for each in actor.state.waiting)
         return Receipt(
             ReceiptStatus.STOPPED,
             self._scope,
             self._session_id,
             target,
             by=self._reason.detail,
-            held=tuple(each.message.id for each in self._actor.state.waiting),
+            held=waiting if answer is not None else actor.durably_waiting(),
             stored=answer is not None,
         )
 
@@ -268,6 +320,7 @@ class Interrupt:
         for run in detached:
             steps += await self._steps_below(run)
         elapsed_ms = ms_since_cancel(lifetime)
+        also: tuple[ActiveCall | ChildRun, ...] = (*background, *detached)
         stored = receipt.stored and await self._is_stored()
         state = actor.state
         return msgspec.structs.replace(
@@ -278,13 +331,15 @@ class Interrupt:
             steps=(*receipt.steps, *steps),
             held=tuple(each.message.id for each in state.waiting) if state.held else receipt.held,
             stored=stored,
+            spent=reduce(Spent.plus, (each.spent for each in also), receipt.spent or Spent()),
         )
 
     async def _of_call(self, call_id: str) -> Receipt:
         call = self._actor.find_call(call_id)
         if call is None or call.result is not None or not call.source.cancel(self._reason):
             return self._too_late(call_id)
-        return await self._stopped(call_id, await self._steps_of(call))
+        steps = await self._steps_of(call)
+        return await self._stopped(call_id, steps, call.spent.with_call())
 
     async def _of_child(self, child: str) -> Receipt:
         """Stop a sub-agent, at any depth below this session, and no other."""
@@ -298,27 +353,34 @@ class Interrupt:
             # The call belongs to another session, whose calls may have the same ids.
             call_id = f"{run.parent.session_id}/{steps[0].call_id}"
             steps = (msgspec.structs.replace(steps[0], call_id=call_id), *steps[1:])
-        return await self._stopped(child, steps)
+        return await self._stopped(child, steps, run.spent)
+
+    async def _of_side(self, question: str) -> Receipt:
+        run = self._engine.side_runs.get((self._session_id, question))
+        if run is None or not run.source.cancel(self._reason):
+            return self._too_late(question)
+        await run.over.wait(self._left_s(self._limits.store_s))
+        return await self._stopped(question, (run.step(),), run.spent)
 
     async def _steps_of(self, call: ActiveCall) -> tuple[StoppedStep, ...]:
         """Wait for a cancelled call. Returns its step and those of its sub-agents."""
         limits = self._limits
         longest_s = max(limits.children_s(self._actor.depth), limits.calls_s)
-        await call.over.wait(limits.settle_s + longest_s)
+        await call.over.wait(min(limits.settle_s + longest_s, self._left_s(limits.store_s)))
         itself = stopped_step(call, ms_since_cancel(call.source.token))
         return (itself, *(step for run in call.children for step in run.steps()))
 
     async def _steps_below(self, run: "ChildRun") -> tuple[StoppedStep, ...]:
-        await run.over.wait(self._limits.receipt_s)
+        await run.over.wait(self._left_s(self._limits.store_s))
         return run.steps()
 
     async def _is_stored(self) -> bool:
         """Whether the outcome is durable; False if the store does not confirm it in time."""
-        with anyio.move_on_after(self._limits.store_s):
+        with anyio.move_on_after(min(self._limits.store_s, self._left_s())):
             return await self._actor.stored_so_far()
         return False
 
-    async def _stopped(self, target: str, steps: tuple[StoppedStep, ...]) -> Receipt:
+    async def _stopped(self, target: str, steps: tuple[StoppedStep, ...], spent: Spent) -> Receipt:
         return Receipt(
             ReceiptStatus.STOPPED,
             self._scope,
@@ -329,11 +391,29 @@ class Interrupt:
             max(step.elapsed_ms for step in steps),
             steps,
             stored=await self._is_stored(),
+            spent=spent,
         )
 
     def _too_late(self, target: str, *, stored: bool = True) -> Receipt:
         status, by = ReceiptStatus.TOO_LATE, self._reason.detail
         return Receipt(status, self._scope, self._session_id, target, by=by, stored=stored)
+
+
+def heard_event(actor: "Actor", heard: HeardSoFar, by: str) -> AnswerHeard | None:
+    """Return the event for how much of a turn the user heard; None if there is no such turn."""
+    if not _is_turn_of(actor.state, heard.turn):
+        return None
+    turn = actor.turn
+    so_far = turn.speech.so_far if turn is not None and turn.id == heard.turn else None
+    streaming = so_far is not None and bool(so_far.text.strip())
+    return AnswerHeard(heard.turn, heard.characters, by, streaming)
+
+
+def _is_turn_of(state: SessionState, turn: str) -> bool:
+    number = turn[1:]
+    if len(number) > len(str(state.turns)) or not (number.isascii() and number.isdigit()):
+        return False
+    return turn == f"t{int(number)}" and 1 <= int(number) <= state.turns
 
 
 # 3. Wait within the ladder
@@ -386,9 +466,10 @@ async def settle(
             events=events,
             error=error,
             receipt=receipt,
-            note=stop_note(receipt) if receipt is not None and turn.messages else "",
+            note=stop_note(receipt) if receipt is not None and turn.messages else turn.note(),
             effects=turn.book.effects,
             note_if_hidden=hidden_note((*turn.book.effects, *turn.book.stopped)),
+            has_files=host.files.may_have_changed(turn.id),
         )
     )
 
@@ -413,6 +494,7 @@ def repair(host: TurnHost, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
     """Return the last events of a turn. They make its transcript well formed again after a stop or
     a failure. `whole`: the turn ended by itself."""
     events: list[Event] = [turn.end_of(call) for call in host.logbook.transcript.open_calls]
+    events += [turn.end_of(call) for call in turn.undoing if not turn.calls.has_end(call.id)]
     unsaid = turn.speech.unsaid(whole=whole)
     if unsaid is not None:
         events.append(unsaid)
@@ -420,6 +502,7 @@ def repair(host: TurnHost, turn: Turn, *, whole: bool) -> tuple[Event, ...]:
         events += [turn.end_of(call) for call in calls]
     if turn.uncounted_request is not None:
         events.append(turn.uncounted_request.used)
+        turn.uncounted_request = None
     if turn.meter.ended_by is not None:
         events.append(turn.meter.ended_by)
     if turn.state_changed:
@@ -438,7 +521,14 @@ def receipt_of(host: TurnHost, turn: Turn) -> Receipt:
         by=turn.stopped_by,
         elapsed_ms=turn.book.since_cancel_ms,
         steps=turn.book.stopped,
+        spent=spent_by(turn),
     )
+
+
+def spent_by(turn: Turn) -> Spent:
+    """Return what a stopped turn has used in all. Its last events are not in the log yet."""
+    spent = reduce(spent_after, turn.last_events, turn.spent)
+    return spent.plus(turn.uncounted).with_time(turn.meter.elapsed_s)
 
 
 # 7. Announce

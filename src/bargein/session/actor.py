@@ -16,6 +16,7 @@ from functools import partial
 import anyio
 import msgspec
 
+from bargein.calls import words
 from bargein.cancel import CancelSource, Cause, Clock, Reason, TaskOwner, Token
 from bargein.cancel.latch import Latch
 from bargein.contracts.checkpoint import Checkpoints
@@ -26,12 +27,13 @@ from bargein.contracts.event import (
     MessageWithdrawn,
     ModelUsed,
     Recorded,
+    SessionPlaced,
     TurnSettled,
 )
-from bargein.contracts.live import Live, Stopping
+from bargein.contracts.live import Live, Notice, Paused, Stopping
 from bargein.contracts.message import Message
 from bargein.contracts.store import AcceptKey, Commit, SessionHead, StaleEpoch, Store
-from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question
+from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question, UndoingToolbox
 from bargein.errors import BargeinError
 from bargein.session import snapshot
 from bargein.session.broadcast import Broadcast, Observe
@@ -53,6 +55,7 @@ from bargein.session.commands import (
     Log,
     Pause,
     Refuse,
+    RestoreFiles,
     Resume,
     Send,
     Settled,
@@ -69,7 +72,9 @@ from bargein.session.permits import PermissionSettings, SessionPermits
 from bargein.session.questions import Questions
 from bargein.session.reply import Reply, SessionGone
 from bargein.session.results import TAKES, Results
+from bargein.session.rolling_back import put_files_back
 from bargein.session.rules.moves import Decision
+from bargein.session.side_request import MakeSideRequest
 from bargein.session.state import Lane, Phase, SessionState, WaitingMessage
 from bargein.session.title import Titler, Titles
 from bargein.session.turn import AgentFunction, Turn
@@ -102,14 +107,18 @@ class Parts(msgspec.Struct, frozen=True):
     permission: PermissionSettings
     checkpoints: Checkpoints | None
     make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
+    side_request: MakeSideRequest | None = None
+    toolbox: UndoingToolbox | None = None
 
 
 class Actor:
     # Rarely set, so defaults of the class: an object with thirty own attributes takes a kilobyte.
     comes_back = False
+    moved_from = ""
     unheard: tuple[Message, ...] = ()
     stopped_beside: tuple[ActiveCall, ...] = ()
     _boundary: Reply | None = None
+    _next_parts: Parts | None = None
     _weighed: tuple[WaitingMessage, ...] = ()
     _weight = 0
 
@@ -150,12 +159,14 @@ class Actor:
         self.children = Children(self, self.tree, parts.below)
         self.questions = Questions(self)
         self.titler = Titler(self, parts.titles if head.id == head.root else None, head.title)
-        self.turns = Turns(self, parts.agent, parts.compact)
+        self.turns = Turns(self, parts)
         self.gone = Latch()
         self.used_at = parts.clock.now()
         self.recent: OrderedDict[tuple[str, str], tuple[AcceptKey, Reply]] = OrderedDict()
         self._parts = parts
         self.state = state
+        self._placed = state.place
+        self.files.restores(bool(state.restoring))
         self._commands: deque[tuple[Command, Reply]] = deque()
         self._handling = False
         self._journal = Journal(
@@ -180,6 +191,27 @@ class Actor:
     @property
     def permits(self) -> SessionPermits:
         return SessionPermits(self, self._parts.permission)
+
+    @property
+    def parts(self) -> Parts:
+        return self._parts
+
+    def work_with(self, parts: Parts) -> None:
+        """Use other parts from the next turn on: the session has another place. A turn that runs
+        keeps its own, with its sub-agents, permissions and snapshots."""
+        self._next_parts = parts
+        if self.turn is None:
+            self._take_up_parts()
+
+    def _take_up_parts(self) -> None:
+        parts, self._next_parts = self._next_parts, None
+        if parts is None:
+            return
+        self._parts = parts
+        self.turns.work_with(parts)
+        self.children.below = parts.below
+        self.titler.titles = parts.titles if self.session_id == self.root else None
+        self.files.work_with(parts.checkpoints if self.run is None else None)
 
     @property
     def depth(self) -> int:
@@ -235,17 +267,23 @@ class Actor:
         before = self.state
         self.state, effects = self._parts.decide(before, command)
         if self.state.turn != before.turn:
+            self._take_up_parts()
             self.turns.change(self.state.turn)
             self._boundary = None
         if isinstance(command, MAY_STOP):
             if command.landed:
                 self._show_stop()
+        elif isinstance(command, Pause | Resume):
+            if self.turn is not None and before.phase is not self.state.phase:
+                self.emit(Paused(self.turn.id, self.state.phase is Phase.PAUSED))
         elif isinstance(command, Settled):
             if before.child:
                 self.unheard = tuple(each.message for each in before.waiting)
         elif isinstance(command, Boundary) and not effects:
             # Paused: the resume answers this.
             self._boundary = reply
+        if self.state.restoring != before.restoring:
+            self.files.restores(bool(self.state.restoring))
         reply.follow = effects
         self._go_on(reply)
 
@@ -276,7 +314,10 @@ class Actor:
                 if self.turn is not None and self.turn.id == effect.turn:
                     self.turn.cut_model()
             case StartTurn():
+                self._tell_that_it_moved(effect.turn)
                 self.turns.start(effect)
+            case RestoreFiles():
+                self._put_files_back(effect.turn)
             case GiveSteers():
                 (self._boundary or reply).give(effect)
                 self._boundary = None
@@ -294,10 +335,23 @@ class Actor:
                 raise AssertionError("_go_on carries these out")
 
     def _append(self, reply: Reply, lingers: bool) -> None:
+        if self.state.place is not self._placed:
+            self._log_place(reply)
         for event in reply.events:
             turn_s = 0.0 if type(event) is MessageAccepted else self._note(event)
             self.logbook.apply(event, turn_s)
         self._journal.append(reply, lingers)
+
+    def _tell_that_it_moved(self, turn: str) -> None:
+        if self.moved_from:
+            self.emit(Notice(turn, words.moved_note(self.moved_from, self.state.machine)))
+            self.moved_from = ""
+
+    def _log_place(self, reply: Reply) -> None:
+        """The log names the place before anything that happens there."""
+        place = self._placed = self.state.place
+        if place is not None and not any(type(event) is SessionPlaced for event in reply.events):
+            reply.events = (SessionPlaced(place), *reply.events)
 
     def _note(self, event: Event) -> float:
         """Note an event for the waiters for results. If it ends a turn, returns the seconds that
@@ -309,6 +363,18 @@ class Actor:
         elif isinstance(event, TurnSettled):
             return self.turns.seconds_of(event.turn)
         return 0.0
+
+    async def events_of(self, turn: str) -> list[Recorded]:
+        """Return the stored events that name this turn, and the messages that aimed at it."""
+        found: list[Recorded] = []
+
+        def keep(recorded: Recorded) -> None:
+            event = recorded.event
+            if turn in (getattr(event, "turn", None), getattr(event, "target", None)):
+                found.append(recorded)
+
+        await tell_pages(self._parts.store.events, self.session_id, keep)
+        return found
 
     async def _read_log(self, tell: Callable[[Recorded], None]) -> None:
         """Read the log page by page, so that a long log is never in memory as a whole."""
@@ -364,6 +430,10 @@ class Actor:
         """Wait until nothing is on its way to the store. A turn is over once its end is written."""
         await self._journal.idle()
 
+    def _put_files_back(self, turn: str) -> None:
+        if self.files.takes_up_restore():
+            self.spawn(partial(put_files_back, self, turn))
+
     async def _gather(self, group: str) -> None:
         await anyio.sleep(self.limits.gather_s)
         self.post(GatherOver(group))
@@ -394,6 +464,7 @@ class Actor:
             self.results.lost(gone)
             self._let_go_of_words()
         self.turns.lose(gone)
+        self.files.restores(False)
         self.broadcast.close()
         self._parts.left(self, error)
 
@@ -433,12 +504,21 @@ class Actor:
     def is_quiet(self) -> bool:
         """Whether the session may leave memory, by things that `decide` does not know: writes,
         watchers, processes."""
-        return (
-            self._journal.is_idle
-            and self.files.is_idle
-            and not self.lifetime.token.in_use
-            and not self.broadcast.is_watched
-        )
+        return self.is_still and not self.broadcast.is_watched
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing is being written and no process runs. Somebody may watch."""
+        in_use = self.lifetime.token.in_use
+        return self._journal.is_idle and self.files.is_idle and not in_use
+
+    @property
+    def is_working(self) -> bool:
+        """Whether something runs, or waits to run by itself."""
+        state = self.state
+        waits = bool(state.waiting) and not state.held
+        runs = state.busy or bool(state.restoring)
+        return runs or waits or bool(state.background or state.children)
 
     def remember(self, key: AcceptKey, reply: Reply) -> None:
         """Remember a message until the store has it, to recognise a repeated delivery."""
@@ -497,6 +577,11 @@ class Actor:
 
     async def end_children(self, call: ActiveCall, result: CallResult) -> CallResult:
         return await self.children.end(call, result)
+
+    @property
+    def side_request(self) -> MakeSideRequest | None:
+        """Makes the requests for side questions; None if its agent cannot."""
+        return self._parts.side_request
 
     async def make_child(self, run: ChildRun, kind: AgentKind) -> "Actor":
         return await self._parts.make_child(run, kind)

@@ -19,7 +19,14 @@ from bargein.calls import words
 from bargein.cancel import Token
 from bargein.contracts.budget import Budget
 from bargein.contracts.json_schema import StepsExceeded
-from bargein.contracts.model import AssistantMessage, ContextExceeded, Model, ModelRequest, Text
+from bargein.contracts.model import (
+    AssistantMessage,
+    ContextExceeded,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    Text,
+)
 from bargein.contracts.output import TEXT
 from bargein.contracts.output_type import OutputType
 from bargein.contracts.permission import PermissionMode
@@ -30,6 +37,7 @@ from bargein.session.turn import Asked, Turn
 
 STEPS_MAX = 500
 REPAIRS_MAX = 2
+SIDE_TOKENS_MAX = 4000
 STEPS_AT_ONCE = 1000
 """Steps of checking an answer before the check moves to a thread."""
 
@@ -110,6 +118,25 @@ class LoopAgent:
                 )
             repairs += 1
             turn.tell(words.OUTPUT_UNFIT.format(why=why))
+
+    async def side_request(
+        self, messages: tuple[ModelMessage, ...], instructions: str, token: Token
+    ) -> tuple[Model, ModelRequest]:
+        """Makes the request for a side question. It begins like those of a turn, so that a provider
+        can use its cache. The tools are named because some providers refuse calls of unknown tools
+        in the conversation; none is run."""
+        settings = self._settings
+        parts = [settings.instructions, instructions]
+        if self._read_context is not None:
+            parts.append(await self._read_context(token))
+        request = ModelRequest(
+            messages=messages,
+            system="\n\n".join(part for part in parts if part),
+            tools=self._toolbox.schemas(),
+            output_tokens_max=min(settings.output_tokens_max or SIDE_TOKENS_MAX, SIDE_TOKENS_MAX),
+            temperature=settings.temperature,
+        )
+        return self.model, request
 
     async def compact(self, turn: Turn) -> None:
         """Runs a turn that only summarises the conversation before it."""

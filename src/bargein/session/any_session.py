@@ -5,15 +5,17 @@ A terminal, a channel or a router is written once, against `AnySession`: `bargei
 over the wire it is whom the client's token names.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, Unpack, overload
 
 from bargein.contracts.budget import Spent
 from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ChildView
+from bargein.contracts.message import HeardSoFar
 from bargein.contracts.model import ModelMessage
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.tool import OpenQuestion
 from bargein.session.broadcast import Watched
@@ -21,9 +23,11 @@ from bargein.session.results import TurnResult
 from bargein.session.rewinding import Rewind
 from bargein.session.sending import AnySendOptions, Content, Sent
 from bargein.session.session import InboxItem
+from bargein.session.side_question import SideAnswer
 from bargein.session.state import SessionState
 from bargein.session.streaming import TurnStream
 from bargein.session.undo import Undone
+from bargein.session.undoing_calls import CallsBeingUndone
 
 U = TypeVar("U")
 
@@ -81,9 +85,16 @@ class AnySession(Protocol):
         scope: Scope | str = Scope.TURN,
         target: str | None = None,
         expected_turn: str | None = None,
+        heard: HeardSoFar | None = None,
     ) -> Receipt: ...
 
-    def interrupt_now(self, *, expected_turn: str | None = None) -> AskedStop: ...
+    def interrupt_now(
+        self, *, expected_turn: str | None = None, heard: HeardSoFar | None = None
+    ) -> AskedStop: ...
+
+    async def side_question(
+        self, question: str, *, question_id: str | None = None
+    ) -> SideAnswer: ...
 
     async def pause(self) -> None: ...
 
@@ -133,11 +144,19 @@ class AnySession(Protocol):
 
     async def redo(self) -> FilesUndone: ...
 
+    async def undo_calls(self, calls: Sequence[str] | None = None) -> CallsBeingUndone: ...
+
     async def diff(self, turn: str | None = None) -> str: ...
 
     async def compact(self) -> TurnResult[Any]: ...
 
     async def rename(self, title: str) -> None: ...
+
+    async def place(self) -> SessionPlace | None: ...
+
+    async def set_place(
+        self, place: SessionPlace, *, environment: Mapping[str, str] | None = None
+    ) -> None: ...
 
     async def end(self) -> None: ...
 
@@ -146,6 +165,8 @@ class AnySession(Protocol):
     async def begin_with(
         self, history: Sequence[ModelMessage], *, instructions: str = ""
     ) -> None: ...
+
+    async def fork(self, turn: str | None = None) -> str: ...
 
     async def position(self) -> int: ...
 

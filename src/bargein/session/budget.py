@@ -9,7 +9,7 @@ After a session's budget has ended a turn, the session gets the same budget agai
 turn informs the user, and the user's next message is the permission to continue.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -17,6 +17,7 @@ from bargein.cancel import CancelSource, Cause, Clock, Reason
 from bargein.cancel.clock import Timer
 from bargein.contracts.budget import Budget, BudgetKind, BudgetScope, Spent
 from bargein.contracts.event import (
+    BudgetLow,
     BudgetUsedUp,
     CallEnded,
     Event,
@@ -31,6 +32,20 @@ from bargein.errors import UserError
 from bargein.session.limits import weight_of_event
 
 _change = msgspec.structs.replace
+
+LOW_SHARE = 0.8
+"""The share of a budget from which on it is low."""
+
+USES = (ModelUsed, CallEnded)
+
+
+def spent_after(spent: Spent, event: Event) -> Spent:
+    """Add an event to an account: a model request or a call is a step."""
+    if isinstance(event, ModelUsed):
+        return spent.with_request(event.usage)
+    if isinstance(event, CallEnded) and event.result.status is not CallStatus.NOT_STARTED:
+        return spent.with_call()
+    return spent
 
 
 class Accounts(Value, frozen=True, omit_defaults=True):
@@ -47,10 +62,8 @@ class Accounts(Value, frozen=True, omit_defaults=True):
         """Return the accounts after an event. If it ends a turn, `turn_s` is how long that took."""
         if isinstance(event, MessageAccepted | HistoryImported):
             return _change(self, said_bytes=self.said_bytes + weight_of_event(event))
-        if isinstance(event, ModelUsed):
-            return _change(self, spent=self.spent.with_request(event.usage))
-        if isinstance(event, CallEnded) and event.result.status is not CallStatus.NOT_STARTED:
-            return _change(self, spent=self.spent.with_call())
+        if isinstance(event, USES):
+            return _change(self, spent=spent_after(self.spent, event))
         if isinstance(event, BudgetUsedUp) and event.scope is BudgetScope.SESSION:
             return _change(self, grant=True)
         if isinstance(event, TurnSettled):
@@ -66,16 +79,26 @@ class Accounts(Value, frozen=True, omit_defaults=True):
 
 
 class Meter:
-    """The meter of one turn. `accounts` returns the current accounts of its session."""
+    """The meter of one turn. `accounts` returns the current accounts of its session, `spent` what
+    the turn itself has used so far."""
 
     def __init__(
-        self, turn_id: str, source: CancelSource, clock: Clock, accounts: Callable[[], Accounts]
+        self,
+        turn_id: str,
+        source: CancelSource,
+        clock: Clock,
+        *,
+        accounts: Callable[[], Accounts],
+        spent: Callable[[], Spent],
+        log: Callable[[BudgetLow], None],
     ) -> None:
         self._turn_id = turn_id
         self._source = source
         self._clock = clock
         self._accounts = accounts
-        self._before = accounts().spent
+        self._spent = spent
+        self._log = log
+        self._told_low: set[tuple[BudgetScope, BudgetKind]] = set()
         self.began_at = clock.now()
         self._budget = Budget()
         self._session_budget = Budget()
@@ -85,6 +108,8 @@ class Meter:
     def limit(self, budget: Budget, session_budget: Budget) -> None:
         """Set what the turn may use. Its time counts from the start of the turn."""
         self._budget, self._session_budget = budget, session_budget
+        # A session's budget that was low before this turn was told then.
+        self._told_low = {(low.scope, low.kind) for low in self._low()}
         if budget.time_s is not None:
             self._set_deadline(BudgetScope.TURN, budget.time_s, budget.time_s)
         if session_budget.time_s is not None:
@@ -92,21 +117,46 @@ class Meter:
             self._set_deadline(BudgetScope.SESSION, session_budget.time_s, left_s)
 
     @property
+    def elapsed_s(self) -> float:
+        return self._clock.now() - self.began_at
+
+    @property
     def spent(self) -> Spent:
         """The usage of this turn so far."""
-        return self._accounts().spent.since(self._before)
+        return self._spent()
 
     def check(self) -> None:
-        """Cancel the turn if a budget is used up. Called between two steps."""
-        for scope, budget, spent in (
-            (BudgetScope.TURN, self._budget, self.spent),
-            (BudgetScope.SESSION, self._session_budget, self._accounts().of_grant),
-        ):
+        """Cancel the turn if a budget is used up, and log which has come to be low. Called between
+        two steps."""
+        for low in self._low():
+            if (low.scope, low.kind) not in self._told_low:
+                self._told_low.add((low.scope, low.kind))
+                self._log(low)
+        for scope, budget, spent in self._scopes():
             found = _used_up(budget, spent)
             if found is not None:
                 reason = self._reason(Cause.BUDGET, scope, *found)
                 self._source.cancel(reason)
                 return
+
+    def _scopes(self) -> tuple[tuple[BudgetScope, Budget, Spent], ...]:
+        return (
+            (BudgetScope.TURN, self._budget, self.spent),
+            (BudgetScope.SESSION, self._session_budget, self._accounts().of_grant),
+        )
+
+    def _low(self) -> Iterator[BudgetLow]:
+        """Yield the budgets of which most is used."""
+        for scope, budget, spent in self._scopes():
+            used = {
+                BudgetKind.STEPS: (budget.steps, spent.steps),
+                BudgetKind.TOKENS: (budget.tokens, spent.tokens),
+                BudgetKind.COST: (budget.cost, spent.priced),
+                BudgetKind.TIME: (budget.time_s, spent.time_s + self.elapsed_s),
+            }
+            for kind, (limit, amount) in used.items():
+                if limit is not None and amount >= LOW_SHARE * limit:
+                    yield BudgetLow(self._turn_id, scope, kind, limit, amount)
 
     @property
     def ended_by(self) -> BudgetUsedUp | None:

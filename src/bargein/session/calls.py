@@ -9,7 +9,7 @@ later output is dropped.
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,11 @@ from bargein.calls import words
 from bargein.calls.pipeline import run_planned
 from bargein.cancel import CancelSource, Cause, Reason, Token
 from bargein.cancel.latch import Latch
-from bargein.contracts.event import CallEnded, CallStarted
+from bargein.contracts.budget import Spent
+from bargein.contracts.event import CallEnded, CallNoted, CallStarted
 from bargein.contracts.live import CallOutput, OutputSoFar, StepBegan, StepOver
 from bargein.contracts.message import Message
-from bargein.contracts.model import AssistantMessage, ToolCall
+from bargein.contracts.model import AssistantMessage, ToolCall, Usage
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import (
     CallContext,
@@ -95,6 +96,14 @@ class ActiveCall:
         self.over = Latch()
         self.over_or_detached = Latch()
 
+    @property
+    def spent(self) -> Spent:
+        """What its sub-agents have used so far."""
+        return reduce(Spent.plus, (run.spent for run in self.children), Spent())
+
+    def usage(self) -> Usage | None:
+        return self.spent.usage if self.children else None
+
 
 class Calls:
     def __init__(self, host: TurnHost, turn_id: str, token: Token, book: StepBook) -> None:
@@ -106,6 +115,7 @@ class Calls:
         self._book = book
         self._calls: dict[str, ActiveCall] = {}
         self._places = anyio.Semaphore(host.limits.calls_at_once_max)
+        self._ended: set[str] = set()
         self.fenced = False
 
     @property
@@ -114,6 +124,10 @@ class Calls:
 
     def find(self, call_id: str) -> ActiveCall | None:
         return self._calls.get(call_id)
+
+    def has_end(self, call_id: str) -> bool:
+        """Whether the end of a call of this turn is in the log, or on its way there."""
+        return call_id in self._ended
 
     @property
     def running(self) -> tuple[ActiveCall, ...]:
@@ -177,6 +191,7 @@ class Calls:
         self._free_place(call)
         self._host.files.after(call.id)
         self._host.background[call.id] = call
+        self._ended.add(call.id)
         reply = self._host.post(Detached(self._turn_id, call.id, told or words.moved(call.id)))
         call.over_or_detached.set()
         return reply
@@ -185,21 +200,26 @@ class Calls:
         try:
             planned = toolbox.plan(asked)
         except Exception as error:  # boundary: the toolbox broke its contract; the model reads it
-            self._host.log(CallEnded(self._turn_id, asked.id, words.failed(error)))
+            self._log_end(asked.id, words.failed(error))
             return None
         if isinstance(planned, Refused):
-            result = words.refused(planned.content, planned.why)
-            self._host.log(CallEnded(self._turn_id, asked.id, result))
+            self._log_end(asked.id, words.refused(planned.content, planned.why))
             return None
         source = CancelSource(f"call {asked.id}", clock=self._host.clock)
         call = ActiveCall(planned, source, self._token, self._turn_id)
         self._calls[call.id] = call
         return call
 
+    def _log_end(self, call_id: str, result: CallResult) -> None:
+        self._ended.add(call_id)
+        self._host.log(CallEnded(self._turn_id, call_id, result))
+
     async def _main(self, toolbox: Toolbox, call: ActiveCall) -> None:
         name = call.planned.call.name
         effect = call.planned.effect
-        step = call.step = self._book.open(StepKind.TOOL, name, call_id=call.id, effect=effect)
+        step = call.step = self._book.open(
+            StepKind.TOOL, name, call_id=call.id, effect=effect, usage=call.usage
+        )
         began = StepBegan(self._turn_id, StepKind.TOOL, name, call.id, call.planned.title)
         self._host.emit(began)
         try:
@@ -308,6 +328,9 @@ class Calls:
         ) -> tuple[ChildReport, ...]:
             return await self._host.delegate(call, self._turn_id, tasks, token, detached=detached)
 
+        async def keep_note(note: str) -> None:
+            await self._host.write(CallNoted(self._turn_id, call.id, note)).wait()
+
         return CallContext(
             call_id=call.id,
             session_id=self._host.session_id,
@@ -320,6 +343,7 @@ class Calls:
             hooks=BoundedCallHooks.of(self._host),
             owner=self._host.owner,
             permits=self._host.permits,
+            keep_note=keep_note,
         )
 
     def _over(self, call: ActiveCall, result: CallResult) -> None:
@@ -329,7 +353,7 @@ class Calls:
         if call.detached:
             self._over_in_background(call, result)
         elif not self.fenced:
-            self._host.log(CallEnded(self._turn_id, call.id, result))
+            self._log_end(call.id, result)
         call.over.set()
         call.over_or_detached.set()
 
@@ -377,6 +401,7 @@ def stopped_step(call: ActiveCall, elapsed_ms: float | None = None) -> StoppedSt
         result.summary,
         result.stop,
         result.unsuccessful,
+        call.usage(),
     )
 
 

@@ -8,7 +8,7 @@ from bargein.calls.words import step_line
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import Text
+from bargein.contracts.model import Text, Usage
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, Effect
 from bargein.session.results import TurnResult
@@ -92,7 +92,12 @@ def news(child: str, task: str, result: CallResult) -> Message:
 
 
 def steps(
-    child: str, call_id: str, result: CallResult, below: Sequence[StoppedStep], elapsed_ms: float
+    child: str,
+    call_id: str,
+    result: CallResult,
+    below: Sequence[StoppedStep],
+    elapsed_ms: float,
+    usage: Usage,
 ) -> tuple[StoppedStep, ...]:
     """Return the steps of a stopped sub-agent for a receipt: itself, then its calls, its own
     sub-agents and everything abandoned, each with the session it belongs to."""
@@ -116,6 +121,7 @@ def steps(
         call_id,
         Effect.UNKNOWN if half else Effect.NONE,
         "; ".join([result.summary, *met[:STEPS_TOLD_MAX]]),
+        usage=usage,
     )
     return (itself, *passed_up)
 

@@ -19,7 +19,7 @@ import msgspec
 from bargein.cancel import Cause, Reason, Token, bridge
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.cancel.latch import Latch
-from bargein.contracts.budget import Purpose
+from bargein.contracts.budget import Purpose, Spent
 from bargein.contracts.event import (
     ChildEnded,
     ChildStarted,
@@ -30,7 +30,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import ChildState, ChildView
 from bargein.contracts.message import Message, Mode
-from bargein.contracts.model import Text, Usage
+from bargein.contracts.model import Text
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import StoppedStep
 from bargein.contracts.tool import CallResult, CallStatus, ChildReport, ChildTask
@@ -169,8 +169,16 @@ class ChildRun:
             return ()
         since_ms = ms_since_cancel(cancelled) if cancelled is not None else 0.0
         return self.stopped_steps or child_report.steps(
-            self.id, self.call.id, self.report.result, (), since_ms
+            self.id, self.call.id, self.report.result, (), since_ms, self.spent.usage
         )
+
+    @property
+    def spent(self) -> Spent:
+        """What it and its own sub-agents have used so far, with a request in flight."""
+        if self.actor is None:
+            return Spent()
+        spent = self.actor.logbook.accounts.spent
+        return spent if self.turn is None else spent.plus(self.turn.uncounted)
 
     async def main(self, begun: Reply, kind: AgentKind) -> None:
         """Run the sub-agent to its end. A task of the engine; never raises."""
@@ -252,7 +260,12 @@ class ChildRun:
         cancelled = self._cancelled
         if cancelled is not None:
             self.stopped_steps = child_report.steps(
-                self.id, self.call.id, self.result, met, ms_since_cancel(cancelled)
+                self.id,
+                self.call.id,
+                self.result,
+                met,
+                ms_since_cancel(cancelled),
+                self.spent.usage,
             )
         return result.outcome
 
@@ -266,14 +279,7 @@ class ChildRun:
         """Count the sub-agent's usage for its parent too."""
         if self.actor is None or self.parent.gone.is_set:
             return
-        spent = self.actor.logbook.accounts.spent
-        usage = Usage(
-            spent.input_tokens,
-            spent.output_tokens,
-            spent.cached_input_tokens,
-            spent.estimated,
-            spent.cost,
-        )
+        usage = self.actor.logbook.accounts.spent.usage
         self.parent.log(ModelUsed(self.turn_id, self.id, usage, Purpose.CHILD))
 
     def _ended(self, outcome: TurnOutcome) -> None:
@@ -293,7 +299,7 @@ class Children:
     def __init__(self, actor: "Actor", tree: Tree, below: Below) -> None:
         self._actor = actor
         self._tree = tree
-        self._below = below
+        self.below = below
         self._runs: dict[str, ChildRun] = {}
 
     @property
@@ -330,7 +336,7 @@ class Children:
         token.check()
         self._refuse_too_many(tasks)
         deepest = self._actor.depth + 1 >= self._actor.limits.children_deep_max
-        kinds = [self._below(task, not deepest) for task in tasks]
+        kinds = [self.below(task, not deepest) for task in tasks]
         above = None if detached else token
         runs = [ChildRun(self._actor, call, turn_id, task, above) for task in tasks]
         for run, kind in zip(runs, kinds, strict=True):

@@ -8,8 +8,9 @@ stop never waits behind other commands.
 from bargein.cancel import Cause
 from bargein.contracts.event import Event, TurnOutcome
 from bargein.contracts.message import Disposition, Message
-from bargein.contracts.model import Image, Text
+from bargein.contracts.model import Image, Text, ToolCall
 from bargein.contracts.permission import Grant, GrantScope, PermissionMode, Standing
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, StoppedStep
 from bargein.contracts.tool import CallResult, OpenQuestion
 from bargein.contracts.value import Value
@@ -39,7 +40,8 @@ class Boundary(Value, frozen=True, tag=True):
 class Settled(Value, frozen=True, tag=True):
     """The turn and everything it started are over. `events` are the last events of the turn; they
     repair its transcript. `effects` are the steps that ended before a stop. `effects` and
-    `note_if_hidden` are used if the turn is hidden from the model."""
+    `note_if_hidden` are used if the turn is hidden from the model. `has_files`: its calls may have
+    changed files that can be put back."""
 
     turn: str
     outcome: TurnOutcome
@@ -49,12 +51,22 @@ class Settled(Value, frozen=True, tag=True):
     note: str = ""
     effects: tuple[StoppedStep, ...] = ()
     note_if_hidden: str = ""
+    has_files: bool = False
 
     @property
     def stopped_by(self) -> Cause | None:
         """The original cause of the stop; None if the turn was not stopped."""
         reason = self.receipt.reason if self.receipt is not None else None
         return reason.root.cause if reason is not None else None
+
+
+class RolledBack(Value, frozen=True, tag=True):
+    """The files of a turn that was rolled back are as they were, as far as that was possible.
+    `events` tell it, and `note` tells the model."""
+
+    turn: str
+    events: tuple[Event, ...]
+    note: str
 
 
 class Pause(Value, frozen=True, tag=True):
@@ -72,6 +84,22 @@ class Continue(Value, frozen=True, tag=True):
 class Compact(Value, frozen=True, tag=True):
     """Summarise the older part of the conversation, in a turn of its own."""
 
+    by: str
+
+
+class CallToUndo(Value, frozen=True):
+    """A call of the turn `of` with its result, and the call that undoes it."""
+
+    of: str
+    call: ToolCall
+    result: CallResult
+    undo: ToolCall
+
+
+class UndoCalls(Value, frozen=True, tag=True):
+    """Undo these calls, one after the other, in a turn of its own."""
+
+    calls: tuple[CallToUndo, ...]
     by: str
 
 
@@ -168,6 +196,11 @@ class SetMode(Value, frozen=True, tag=True):
     by: str
 
 
+class SetPlace(Value, frozen=True, tag=True):
+    place: SessionPlace
+    by: str
+
+
 class AddGrant(Value, frozen=True, tag=True):
     """Somebody approved more than one call. A grant for the project is only logged here."""
 
@@ -237,10 +270,12 @@ Command = (
     | Stop
     | Boundary
     | Settled
+    | RolledBack
     | Pause
     | Resume
     | Continue
     | Compact
+    | UndoCalls
     | GatherOver
     | Edit
     | Move
@@ -254,6 +289,7 @@ Command = (
     | Ask
     | AnswerQuestion
     | SetMode
+    | SetPlace
     | AddGrant
     | RevokeGrant
     | CloseQuestion
@@ -287,10 +323,18 @@ class Accept(Value, frozen=True, tag=True):
 
 
 class StartTurn(Value, frozen=True, tag=True):
-    """Start a turn. A turn without messages only compresses the conversation."""
+    """Start a turn. A turn without messages undoes the calls in `undo`, or without any only
+    compresses the conversation."""
 
     turn: str
     messages: tuple[Message, ...]
+    undo: tuple[CallToUndo, ...] = ()
+
+
+class RestoreFiles(Value, frozen=True, tag=True):
+    """Put back the files of a turn that was rolled back. `RolledBack` follows, whatever happens."""
+
+    turn: str
 
 
 class GiveSteers(Value, frozen=True, tag=True):
@@ -345,6 +389,7 @@ Effect = (
     | CutModel
     | Accept
     | StartTurn
+    | RestoreFiles
     | GiveSteers
     | Announce
     | Gather

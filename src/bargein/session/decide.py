@@ -38,10 +38,13 @@ from bargein.session.commands import (
     Refuse,
     Resume,
     RevokeGrant,
+    RolledBack,
     Send,
     SetMode,
+    SetPlace,
     Settled,
     Stop,
+    UndoCalls,
     Wake,
     Withdraw,
 )
@@ -58,9 +61,11 @@ from bargein.session.rules.inbox import (
     edit_message,
     hide_turn,
     move_message,
+    undo_calls,
     withdraw_message,
 )
 from bargein.session.rules.moves import Decision
+from bargein.session.rules.places import set_place
 from bargein.session.rules.questions import (
     add_grant,
     answer_question,
@@ -95,6 +100,7 @@ from bargein.session.rules.turns import (
     boundary_stopping,
     pause_turn,
     resume_turn,
+    rolled_back,
     turn_settled,
 )
 from bargein.session.state import Phase, SessionState
@@ -122,9 +128,11 @@ _I, _R, _P, _S, _E = Phase.IDLE, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING, Ph
 TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
     (_I, Send): PhaseRule(send_idle, (_R, _I)),
     (_I, GatherOver): PhaseRule(gather_over, (_R, _I)),
+    (_I, RolledBack): PhaseRule(rolled_back, (_R, _I, _E)),
     (_I, Stop): PhaseRule(stop_idle, (_I,)),
     (_I, Continue): PhaseRule(continue_queue, (_R, _I)),
     (_I, Compact): PhaseRule(compact_session, (_R, _I)),
+    (_I, UndoCalls): PhaseRule(undo_calls, (_R, _I)),
     (_I, Edit): PhaseRule(edit_message, (_I,)),
     (_I, Move): PhaseRule(move_message, (_I,)),
     (_I, Withdraw): PhaseRule(withdraw_message, (_I,)),
@@ -135,6 +143,7 @@ TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
     (_I, ChildOver): PhaseRule(child_over, (_R, _I, _E)),
     (_I, Ask): PhaseRule(ask_question, (_I,)),
     (_I, SetMode): PhaseRule(set_mode, (_I,)),
+    (_I, SetPlace): PhaseRule(set_place, (_I,)),
     (_I, AddGrant): PhaseRule(add_grant, (_I,)),
     (_I, RevokeGrant): PhaseRule(revoke_grant, (_I,)),
     (_I, AnswerQuestion): PhaseRule(answer_question, (_R, _I)),
@@ -159,6 +168,7 @@ TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
     (_R, ChildOver): PhaseRule(child_over, (_R,)),
     (_R, Ask): PhaseRule(ask_question, (_R,)),
     (_R, SetMode): PhaseRule(set_mode, (_R,)),
+    (_R, SetPlace): PhaseRule(set_place, (_R,)),
     (_R, AddGrant): PhaseRule(add_grant, (_R,)),
     (_R, RevokeGrant): PhaseRule(revoke_grant, (_R,)),
     (_R, AnswerQuestion): PhaseRule(answer_question, (_R,)),
@@ -182,6 +192,7 @@ TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
     (_P, ChildOver): PhaseRule(child_over, (_P,)),
     (_P, Ask): PhaseRule(ask_question, (_P,)),
     (_P, SetMode): PhaseRule(set_mode, (_P,)),
+    (_P, SetPlace): PhaseRule(set_place, (_P,)),
     (_P, AddGrant): PhaseRule(add_grant, (_P,)),
     (_P, RevokeGrant): PhaseRule(revoke_grant, (_P,)),
     (_P, AnswerQuestion): PhaseRule(answer_question, (_P,)),
@@ -203,6 +214,7 @@ TABLE: dict[tuple[Phase, type[Command]], PhaseRule] = {
     (_S, ChildOver): PhaseRule(child_over, (_S,)),
     (_S, Ask): PhaseRule(ask_question, (_S,)),
     (_S, SetMode): PhaseRule(set_mode, (_S,)),
+    (_S, SetPlace): PhaseRule(set_place, (_S,)),
     (_S, AddGrant): PhaseRule(add_grant, (_S,)),
     (_S, RevokeGrant): PhaseRule(revoke_grant, (_S,)),
     (_S, AnswerQuestion): PhaseRule(answer_question, (_S,)),

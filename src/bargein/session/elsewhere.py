@@ -1,18 +1,22 @@
-"""A stop for a session that another node has.
+"""What is asked here about a session that another node has.
 
-The node that is asked fixes what is meant, by reading what is durable, and sends a letter to the
-owner. The owner's receipt is the answer. What holds:
+The node that is asked sends the request to the owner, and the owner's answer is the answer. There
+are two roads: HTTP between nodes, and letters in the database, which also work where one node
+cannot reach the other. What holds:
 
-- **Aimed.** A letter that arrives late stops nothing but what was meant: the turn that was running
-  when the stop was asked for, or the first one after that.
-- **Once.** A letter that comes twice is answered twice and acted on once.
+- **Aimed.** A stop that arrives late stops nothing but what was meant: the turn that was running
+  when it was asked for, or the first one after that.
+- **Once.** A request has a key. One that comes twice, on either road, is acted on once and answered
+  twice.
 - **In the end there is an answer.** The asking node looks again and again who has the session. If
   the owner has died it claims the session itself, which settles the turn as crashed, and answers
-  for it. If the owner changes, the letter goes to the new one.
+  for it. If the owner changes, the request goes to the new one.
 """
 
 import logging
 import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,43 +24,69 @@ import anyio
 import msgspec
 
 from bargein.contracts.event import TurnStarted
-from bargein.contracts.mail import Letter, StopAnswered, StopAsked
+from bargein.contracts.mail import Letter, Road, RoadBlocked, StopAnswered, StopAsked
 from bargein.contracts.receipt import Receipt, Scope
 from bargein.contracts.store import LeasedStore, OwnedElsewhere
 from bargein.errors import BargeinError, WorldError
+from bargein.session.reply import SessionGone
 from bargein.session.snapshot import stored_in
 
 if TYPE_CHECKING:
     from bargein.session.engine import SessionEngine
 
 LOOK_S = 0.5
+LOOK_AGAIN_S = 2.0
 REMEMBERED_MAX = 1000
 EVENTS_LOOKED_AT = 1000
+
+OPERATION = b"o"
+"""The first byte of a request that is not a stop. A stop begins with a byte above 0x7f."""
+NOT_HERE = b""
+"""The answer of a node that does not have the session."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _asked = msgspec.msgpack.Decoder(StopAsked)
 _answered = msgspec.msgpack.Decoder(StopAnswered)
 _log = logging.getLogger("bargein.session")
 
+Perform = Callable[[str, bytes], Awaitable[bytes]]
+"""Performs a request with this key. Raises `OwnedElsewhere` if another node has the session."""
+
 
 class Unreached(WorldError):
-    """The stop was asked for, and the node that has the session did not confirm it in time."""
+    """It was asked for, and the node that has the session did not confirm it in time."""
 
 
 class _Waiting:
-    """A stop that was asked for and is not answered."""
+    """A request that was sent and is not answered."""
 
     def __init__(self) -> None:
         self.came = anyio.Event()
-        self.answer: StopAnswered | None = None
+        self.answer: bytes | None = None
+
+    def take(self, answer: bytes) -> None:
+        self.answer = answer
+        self.came.set()
+
+    def forget(self) -> None:
+        self.came, self.answer = anyio.Event(), None
 
 
 class Elsewhere:
+    """`road` leads to other nodes over HTTP, and `perform` does what they ask for beside stops;
+    both are None until the part above sets them."""
+
     def __init__(self, engine: "SessionEngine", store: LeasedStore) -> None:
         self._engine = engine
         self._store = store
         self._waiting: dict[str, _Waiting] = {}
-        self._answers: dict[str, StopAnswered | None] = {}
+        self._under_way: dict[str, _Waiting] = {}
+        self.counts: Counter[str] = Counter()
+        """How often other nodes were asked, by the road, and how often this one took over."""
+        self.moved: Counter[str] = Counter()
+        """Sessions that came here from other nodes, or went from here, by the cause."""
+        self.road: Road | None = None
+        self.perform: Perform | None = None
 
     def open(self) -> None:
         self._store.mail.open(self._receive)
@@ -65,32 +95,78 @@ class Elsewhere:
 
     async def stop(self, asked: StopAsked, owner: OwnedElsewhere) -> Receipt | None:
         """The receipt of the session's owner. Returns None if this node has the session now."""
-        key = secrets.token_hex(12)
-        waiting = self._waiting[key] = _Waiting()
         limits = self._engine.limits
+        within_s = limits.receipt_s + limits.store_s
+        body = await self.ask(asked.session, owner, _encode(asked), within_s=within_s)
+        if body is None:
+            return None
+        answer = _answered.decode(body)
+        if answer.receipt is None:
+            raise Unreached(f"{owner}: {answer.error}", retryable=True)
+        return answer.receipt
+
+    async def ask(
+        self,
+        session: str,
+        owner: OwnedElsewhere,
+        body: bytes,
+        *,
+        within_s: float | None,
+        key: str | None = None,
+    ) -> bytes | None:
+        """The answer of the session's owner. Returns None if this node has the session now."""
+        key = key or secrets.token_hex(12)
+        waiting = self._waiting[key] = _Waiting()
+        is_first = True
         try:
-            with anyio.move_on_after(limits.receipt_s + limits.store_s):
+            with anyio.move_on_after(within_s):
                 while True:
-                    await self._post(owner.owner, Letter(self._store.owner, key, _encode(asked)))
-                    with anyio.move_on_after(LOOK_S):
-                        await waiting.came.wait()
-                    answer = waiting.answer
-                    if answer is not None and answer.receipt is not None:
-                        return answer.receipt
-                    if answer is not None and answer.error:
-                        raise Unreached(f"{owner}: {answer.error}", retryable=True)
-                    waiting.came, waiting.answer = anyio.Event(), None
+                    answer = await self._ask_once(owner, key, body, waiting, is_first=is_first)
+                    if answer:
+                        return answer
+                    waiting.forget()
+                    is_first = False
                     try:
-                        await self._engine.actor(asked.session)
+                        await self._engine.actor(session)
+                        self.counts["taken over"] += 1
                         return None
                     except OwnedElsewhere as now:
+                        if answer == NOT_HERE and now.owner == owner.owner:
+                            # It is about to let the session go, or to come back to it.
+                            await anyio.sleep(LOOK_S / 10)
                         owner = now
         finally:
             del self._waiting[key]
         raise Unreached(
-            f"{owner} and does not answer. The stop was asked for and is not confirmed; ask again",
+            f"{owner} and does not answer. It was asked for and is not confirmed; ask again",
             retryable=True,
         )
+
+    async def _ask_once(
+        self, owner: OwnedElsewhere, key: str, body: bytes, waiting: _Waiting, *, is_first: bool
+    ) -> bytes | None:
+        """One try. Returns None if there is no answer yet and it is time to look who has the
+        session. A node that did not answer over HTTP at the first try gets a letter as well: it may
+        be cut off, or just need long."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._send, owner, key, body, waiting)
+            has_road = self.road is not None and bool(owner.address)
+            if has_road and not is_first:
+                group.start_soon(self._post, owner.owner, Letter(self._store.owner, key, body))
+            with anyio.move_on_after(LOOK_S if is_first or not has_road else LOOK_AGAIN_S):
+                await waiting.came.wait()
+            group.cancel_scope.cancel()
+        return waiting.answer
+
+    async def _send(self, owner: OwnedElsewhere, key: str, body: bytes, waiting: _Waiting) -> None:
+        if self.road is not None and owner.address:
+            try:
+                waiting.take(await self.road.ask(owner.address, key, body))
+                self.counts["http"] += 1
+                return
+            except RoadBlocked as error:
+                _log.info("node %s is asked by letter: %s", owner.owner, error)
+        await self._post(owner.owner, Letter(self._store.owner, key, body))
 
     async def aim(self, asked: StopAsked) -> StopAsked:
         """Fix what is meant now, from what is durable."""
@@ -105,7 +181,8 @@ class Elsewhere:
     async def _post(self, recipient: str, letter: Letter) -> None:
         try:
             await self._store.mail.post(recipient, letter)
-        except BargeinError as error:
+            self.counts["answer by letter" if letter.answers else "letter"] += 1
+        except (BargeinError, ValueError) as error:
             # It is posted again at the next look.
             _log.warning("a letter to %s cannot be posted: %s", recipient, error)
 
@@ -115,38 +192,56 @@ class Elsewhere:
         if letter.answers:
             waiting = self._waiting.get(letter.answers)
             if waiting is not None:
-                waiting.answer = _answered.decode(letter.body)
-                waiting.came.set()
+                waiting.take(letter.body)
             return
-        if letter.key not in self._answers:
-            self._answers[letter.key] = None
-            if len(self._answers) > REMEMBERED_MAX:
-                del self._answers[next(iter(self._answers))]
-            self._engine.spawn(partial(self._obey, letter))
-        elif (answer := self._answers[letter.key]) is not None:
-            self._engine.spawn(partial(self._answer, letter, answer))
+        self._engine.spawn(partial(self._answer_letter, letter))
 
-    async def _obey(self, letter: Letter) -> None:
+    async def _answer_letter(self, letter: Letter) -> None:
+        answer = await self.answer(letter.key, letter.body)
+        # An answer that says otherwise than the last one must not be taken for the same letter.
+        key = f"{letter.key}!{secrets.token_hex(4)}" if answer == NOT_HERE else f"{letter.key}!"
+        await self._post(letter.sender, Letter(self._store.owner, key, answer, answers=letter.key))
+
+    async def answer(self, key: str, body: bytes) -> bytes:
+        """Does what another node asks for, once for each key. Returns the answer, `NOT_HERE` if
+        another node has the session. A cancel ends only the wait."""
+        known = self._under_way.get(key)
+        if known is None:
+            known = self._under_way[key] = _Waiting()
+            self._forget_the_oldest()
+            self._engine.spawn(partial(self._obey, key, body, known))
+        await known.came.wait()
+        return known.answer or NOT_HERE
+
+    def _forget_the_oldest(self) -> None:
+        """Forget an old answer if there are too many; never what is still being done, which would
+        be done once more if it is asked for again."""
+        if len(self._under_way) > REMEMBERED_MAX:
+            done = (key for key, each in self._under_way.items() if each.came.is_set())
+            oldest = next(done, None)
+            if oldest is not None:
+                del self._under_way[oldest]
+
+    async def _obey(self, key: str, body: bytes, under_way: _Waiting) -> None:
+        from bargein.session.engine import EngineClosed
+
+        answer = NOT_HERE
         try:
-            answer = StopAnswered(await self._stop_here(_asked.decode(letter.body)))
-        except OwnedElsewhere:
-            answer = StopAnswered()
+            if body[:1] == OPERATION and self.perform is not None:
+                answer = await self.perform(key, body[1:])
+            else:
+                answer = _encode(await self._stop_here(_asked.decode(body)))
+        except (OwnedElsewhere, SessionGone, EngineClosed):
+            pass
         except (BargeinError, msgspec.MsgspecError) as error:
-            answer = StopAnswered(error=str(error))
-        if answer.receipt is None:
-            # Asked again, it may be otherwise.
-            self._answers.pop(letter.key, None)
-        else:
-            self._answers[letter.key] = answer
-        await self._answer(letter, answer)
+            answer = _encode(StopAnswered(error=str(error)))
+        finally:
+            if not answer and self._under_way.get(key) is under_way:
+                # Asked again, it may be otherwise.
+                del self._under_way[key]
+            under_way.take(answer)
 
-    async def _answer(self, letter: Letter, answer: StopAnswered) -> None:
-        key = f"{letter.key}!"
-        await self._post(
-            letter.sender, Letter(self._store.owner, key, _encode(answer), answers=letter.key)
-        )
-
-    async def _stop_here(self, asked: StopAsked) -> Receipt:
+    async def _stop_here(self, asked: StopAsked) -> StopAnswered:
         from bargein.cancel import Reason
         from bargein.session.abort import Interrupt
 
@@ -158,13 +253,14 @@ class Elsewhere:
             scope=asked.scope,
             target=asked.target or None,
             expected_turn=await self.meant(asked),
+            heard=asked.heard,
         )
-        return await stop.receipt()
+        return StopAnswered(await stop.receipt())
 
     async def meant(self, asked: StopAsked) -> str | None:
         """The turn that is meant: the first after the place at which the stop was asked for, if
         none was running there. None if that has not begun, or is only beginning."""
-        if asked.expected_turn is not None or asked.scope in (Scope.CALL, Scope.CHILD):
+        if asked.expected_turn is not None or asked.scope not in (Scope.TURN, Scope.SESSION):
             return asked.expected_turn
         since = await self._engine.store.events(
             asked.session, after=asked.seq, limit=EVENTS_LOOKED_AT

@@ -7,11 +7,11 @@ the end settles every turn within a bound. It owns every task that a session sta
 
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -30,20 +30,24 @@ from bargein.contracts.checkpoint import Checkpoints
 from bargein.contracts.event import Recorded
 from bargein.contracts.given import check_texts
 from bargein.contracts.output_type import OutputType
+from bargein.contracts.place import SessionPlace
+from bargein.contracts.receipt import Receipt, ReceiptStatus, Scope
 from bargein.contracts.store import (
     LeasedStore,
     OwnedElsewhere,
     Reserve,
+    SessionHead,
     SessionUnreadable,
     StaleEpoch,
     Store,
 )
+from bargein.contracts.tool import LostCalls, UndoingToolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.abort import land, stopped_before
 from bargein.session.actor import Actor, Decide, Parts
 from bargein.session.broadcast import Observe
 from bargein.session.children import AgentKind, Below, ChildRun, is_child, like
-from bargein.session.commands import Close, Drain, Passivate
+from bargein.session.commands import Close, Drain, Passivate, Refuse, SetPlace
 from bargein.session.decide import decide
 from bargein.session.elsewhere import Elsewhere
 from bargein.session.engine_tasks import EngineTasks
@@ -54,7 +58,11 @@ from bargein.session.permits import PermissionSettings
 from bargein.session.recovery import Recovery, owned
 from bargein.session.reply import SessionGone
 from bargein.session.results import Results
+from bargein.session.sending import Busy
 from bargein.session.session import Session
+from bargein.session.side_question import SideRun
+from bargein.session.side_request import MakeSideRequest
+from bargein.session.snapshot import stored_in
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
@@ -69,11 +77,31 @@ class EngineClosed(UserError):
     """The engine is closed or about to close, and brings no session into memory."""
 
 
+class PartsOf(Protocol):
+    """Makes the parts of a session that has a place, from the engine's own. `environment` is what
+    the caller lends it; None leaves what it has. Raises `UserError` if nothing can work there,
+    unless the session is only `brought` into memory: then its turns fail with that error."""
+
+    async def __call__(
+        self,
+        parts: Parts,
+        session_id: str,
+        place: SessionPlace,
+        *,
+        environment: Mapping[str, str] | None = None,
+        brought: bool = False,
+    ) -> Parts: ...
+
+
 class SessionEngine:
     """A simulation can replace `decide` and the clocks. A given `owner` is already open and
     outlives the engine; tools may share it. `compact` is the agent of turns that only compress.
     `titles` sets how sessions get titles; with None they get none. `output_type` is the type of the
-    agent's answers; None for words. `checkpoints` saves files around calls."""
+    agent's answers; None for words. `checkpoints` saves files around calls. `lost_calls` learns how
+    calls ended under which an earlier process died. `place_of` names the place of a session that
+    was given none. `parts_of` equips the sessions that have a place; without it a place is only
+    written down. `toolbox` undoes calls whose tools declare how. `machine` names this one, if
+    other machines go on with the sessions and have other files."""
 
     def __init__(
         self,
@@ -83,6 +111,7 @@ class SessionEngine:
         hooks: Hooks | None = None,
         limits: Limits | None = None,
         compact: AgentFunction | None = None,
+        side_request: MakeSideRequest | None = None,
         titles: Titles | None = None,
         clock: Clock = SYSTEM_CLOCK,
         now: Callable[[], float] = time.time,
@@ -94,11 +123,19 @@ class SessionEngine:
         permission: PermissionSettings | None = None,
         checkpoints: Checkpoints | None = None,
         output_type: OutputType[Any] | None = None,
+        parts_of: PartsOf | None = None,
+        place_of: Callable[[str], SessionPlace | None] | None = None,
+        lost_calls: LostCalls | None = None,
+        toolbox: UndoingToolbox | None = None,
+        machine: str = "",
     ) -> None:
         self.limits = limits or Limits()
         self.store = store
         self.output_type = output_type
-        self.recovery = Recovery(self, reserve)
+        self.machine = machine
+        self._parts_of = parts_of
+        self._place_of = place_of
+        self.recovery = Recovery(self, reserve, lost_calls)
         self._now = now
         self.source = CancelSource("engine", clock=clock)
         self._owner = owner or TaskOwner(close_grace_s=self.limits.settle_s, apart=True)
@@ -126,10 +163,14 @@ class SessionEngine:
             permission=permission or PermissionSettings(),
             checkpoints=checkpoints,
             make_child=self._make_child,
+            side_request=side_request,
+            toolbox=toolbox,
         )
         self._actors: dict[str, Actor] = {}
         self._loading: dict[str, anyio.Event] = {}
         self.unreadable: dict[str, str] = {}
+        self.side_runs: dict[tuple[str, str], SideRun] = {}
+        """The side questions that are being answered, by session and id."""
         self.now = now
         self.closing = False
         self._draining = False
@@ -297,10 +338,57 @@ class SessionEngine:
             head = head or await self.store.claim(session_id)
             if head is None and await self.store.head(session_id) is not None:
                 return await self._load_child(session_id, unasked)
-        actor = self._actors[session_id] = await self.recovery.bring(head)
+        parts = await self._parts_for(head)
+        actor = self._actors[session_id] = await self.recovery.bring(head, parts)
         if created and self.parts.hooks is not None:
             self.spawn(partial(self._run_session_hook, self.parts.hooks, session_id))
         return actor
+
+    # Places
+
+    async def _parts_for(self, head: SessionHead) -> Parts | None:
+        place = stored_in(head).state.place
+        if place is None and self._place_of is not None:
+            place = self._place_of(head.id)
+        if place is None or self._parts_of is None:
+            return None
+        return await self._parts_of(self.parts, head.id, place, brought=True)
+
+    async def place(
+        self,
+        session_id: str,
+        place: SessionPlace,
+        *,
+        environment: Mapping[str, str] | None,
+        by: str,
+    ) -> None:
+        """Let a session work elsewhere, from its next turn on."""
+        if is_child(session_id):
+            raise UserError(f"{session_id} is a sub-agent, which works where its parent does")
+        command = SetPlace(place, by)
+        while True:
+            actor = await self.actor(session_id)
+            parts: Parts | None = None
+            if self._parts_of is not None:
+                self._refuse_to_move(actor, command)
+                parts = await self._parts_of(self.parts, session_id, place, environment=environment)
+            if not actor.gone.is_set:
+                break  # otherwise it left memory meanwhile
+        reply = actor.post(command)
+        if parts is not None and actor.state.place == place:
+            # Without an await after the decision: a cancel of this call would leave the session
+            # where it was, although its log says otherwise.
+            actor.work_with(parts)
+        answer = await reply.wait()
+        if isinstance(answer, Refuse):
+            raise Busy(answer.why)
+
+    def _refuse_to_move(self, actor: Actor, command: SetPlace) -> None:
+        """Raise `Busy` before anything is opened for a place that would be refused."""
+        _, effects = self.parts.decide(actor.state, command)
+        for effect in effects:
+            if isinstance(effect, Refuse):
+                raise Busy(effect.why)
 
     # Sub-agents
 
@@ -322,7 +410,9 @@ class SessionEngine:
                 raise
             if head is None:
                 raise UserError(f"a session named {run.id} already exists")
-            parts = msgspec.structs.replace(self.parts, agent=kind.agent, below=kind.below)
+            parts = msgspec.structs.replace(
+                parent.parts, agent=kind.agent, below=kind.below, left=self._left
+            )
             actor = Actor(parts, head, SessionState(child=True), Results(), run)
             self._actors[run.id] = actor
         finally:
@@ -355,6 +445,49 @@ class SessionEngine:
                     await turn.settled.wait()
             # `settled` is given a moment before the session has no turn.
             await anyio.lowlevel.checkpoint()
+
+    async def hand_over(self, root: str) -> None:
+        """Give up a session in which nothing goes on, so that another node can claim it."""
+        actor = self._actors.get(root)
+        if actor is not None:
+            # Watchers go on at the next owner.
+            if not actor.is_still:
+                return
+            actor.post(Passivate())
+            if not actor.gone.is_set:
+                return
+        store = self.store
+        if not isinstance(store, LeasedStore) or self.is_at_hand(root):
+            return
+        # Whoever asks for it meanwhile waits: a session that is given up while it comes into memory
+        # would run here and at another node (law 4).
+        self._loading[root] = anyio.Event()
+        try:
+            head = await store.head(root)
+            if head is None or head.owner != store.owner:
+                return
+            given_up = await store.release(root, epoch=head.epoch)
+            if given_up and self.elsewhere is not None:
+                self.elsewhere.moved["given up"] += 1
+        finally:
+            self._loading.pop(root).set()
+
+    async def stop_all(self, *, scope: Scope, by: str) -> tuple[Receipt, ...]:
+        """Stop all sessions at once, and return the receipts of those in which something ran."""
+        receipts: list[Receipt] = []
+
+        async def stop(session_id: str) -> None:
+            # A session that has left memory runs nothing.
+            with suppress(BargeinError):
+                receipt = await Session(self, session_id).interrupt(scope=scope, by=by)
+                if receipt.status is ReceiptStatus.STOPPED:
+                    receipts.append(receipt)
+
+        async with anyio.create_task_group() as group:
+            for session_id in self.in_memory:
+                if not is_child(session_id):
+                    group.start_soon(stop, session_id)
+        return tuple(receipts)
 
     def refuse_if_closing(self) -> None:
         if self.closing:
@@ -426,9 +559,11 @@ class SessionEngine:
     def lose_everything(self, why: str) -> None:
         """This owner may be declared dead: stop every session at once. Others go on with them."""
         error = StaleEpoch(why)
-        for actor in list(self._actors.values()):
-            if actor.session_id == actor.root:
-                self._lose(actor, error)
+        roots = [each for each in self._actors.values() if each.session_id == each.root]
+        if self.elsewhere is not None:
+            self.elsewhere.moved["lost with the lease"] += len(roots)
+        for actor in roots:
+            self._lose(actor, error)
 
     def _left(self, actor: Actor, error: BaseException | None) -> None:
         if isinstance(error, StaleEpoch):

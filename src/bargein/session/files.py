@@ -14,12 +14,13 @@ the call that started them.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bargein.cancel.latch import Latch
-from bargein.contracts.checkpoint import CheckpointError, Checkpoints, Span
+from bargein.contracts.checkpoint import CheckpointError, Checkpoints, FolderWork
 from bargein.contracts.event import FilesChanged
 from bargein.errors import BargeinError
 
@@ -29,32 +30,72 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bargein.session")
 
+T = TypeVar("T")
+
 
 class _Group:
-    """Calls that run at the same time. `before` is None if there is no snapshot of then."""
+    """Calls that run at the same time."""
 
-    def __init__(self, turn_id: str, turn: "Turn | None") -> None:
+    def __init__(self, turn_id: str, turn: "Turn | None", work: FolderWork) -> None:
         self.turn_id = turn_id
         self.turn = turn
+        self.work = work
         self.calls: list[str] = []
         self.running: set[str] = set()
         self.opened = Latch()
         self.closed = Latch()
         self.is_closing = False
-        self.before: str | None = None
 
 
 class SessionFiles:
     def __init__(self, actor: "Actor", checkpoints: Checkpoints | None) -> None:
         self._actor = actor
         self.checkpoints = checkpoints
+        self._next = checkpoints
         self._group: _Group | None = None
+        self._restored: Latch | None = None
+        self._is_at_it = False
+        self._worked_for = ""
+
+    def work_with(self, checkpoints: Checkpoints | None) -> None:
+        """Calls that run now are saved where they work."""
+        self._next = checkpoints
+        if self.is_idle:
+            self.checkpoints = checkpoints
 
     @property
     def is_idle(self) -> bool:
-        return self._group is None
+        return self._group is None and self._restored is None
+
+    def may_have_changed(self, turn_id: str) -> bool:
+        """Whether calls of the turn may have changed files, and snapshots are taken."""
+        return self.checkpoints is not None and self._worked_for == turn_id
+
+    def restores(self, begins: bool) -> None:
+        """Files of a turn that was rolled back are being put back, or are not any more."""
+        self._is_at_it = False
+        restored, self._restored = self._restored, Latch() if begins else None
+        if restored is not None:
+            restored.set()
+
+    def takes_up_restore(self) -> bool:
+        """Returns False if somebody is at it: a second restore could meet the next turn."""
+        taken, self._is_at_it = self._is_at_it, True
+        return not taken
 
     async def idle(self, timeout_s: float | None = None) -> None:
+        """Wait until the snapshots of all groups are in the log, or have failed, and no files of a
+        turn that was rolled back are being put back."""
+        await self.saved(timeout_s)
+        await self.restored(timeout_s)
+
+    async def restored(self, timeout_s: float | None = None) -> None:
+        """Wait until no files of a turn that was rolled back are being put back."""
+        while self._restored is not None:
+            if not await self._restored.wait(timeout_s):
+                return
+
+    async def saved(self, timeout_s: float | None = None) -> None:
         """Wait until the snapshots of all groups are in the log, or have failed."""
         while self._group is not None:
             if not await self._group.closed.wait(timeout_s):
@@ -70,8 +111,9 @@ class SessionFiles:
             return
         while self._group is not None and self._group.is_closing:
             await self._group.closed.wait()
+        self._worked_for = turn_id
         if self._group is None:
-            self._group = _Group(turn_id, self._actor.turn)
+            self._group = _Group(turn_id, self._actor.turn, self.checkpoints.work())
             self._actor.spawn(partial(self._open, self._group))
         group = self._group
         group.running.add(call_id)
@@ -89,11 +131,12 @@ class SessionFiles:
             self._actor.spawn(partial(self._close, group))
 
     async def _warm_up(self) -> None:
-        await self._save()
+        assert self.checkpoints is not None
+        await _tried(self.checkpoints.save)
 
     async def _open(self, group: _Group) -> None:
         try:
-            group.before = await self._save()
+            await _tried(group.work.begins)
         finally:
             group.opened.set()
 
@@ -101,10 +144,12 @@ class SessionFiles:
         try:
             await group.opened.wait()
             await self._let_stop_go_first(group)
-            after = await self._save() if group.before is not None else None
-            self._keep(group, after)
+            for span in await _tried(group.work.ends) or ():
+                if not self._actor.gone.is_set:
+                    self._actor.log(FilesChanged(group.turn_id, tuple(group.calls), span))
         finally:
             self._group = None
+            self.checkpoints = self._next
             group.closed.set()
 
     async def _let_stop_go_first(self, group: _Group) -> None:
@@ -114,18 +159,13 @@ class SessionFiles:
             with suppress(BargeinError):
                 await turn.settled.wait()
 
-    def _keep(self, group: _Group, after: str | None) -> None:
-        changed = group.before is not None and after not in (None, group.before)
-        if changed and not self._actor.gone.is_set:
-            span = Span(group.before or "", after or "")
-            self._actor.log(FilesChanged(group.turn_id, tuple(group.calls), span))
 
-    async def _save(self) -> str | None:
-        assert self.checkpoints is not None
-        try:
-            return await self.checkpoints.save()
-        except CheckpointError as error:
-            _log.warning("no snapshot: %s", error)
-        except Exception as error:  # boundary: a call must run although its files are not saved
-            _log.error("no snapshot", exc_info=error)
-        return None
+async def _tried(take: Callable[[], Awaitable[T]]) -> T | None:
+    """Calls must run although their files are not saved."""
+    try:
+        return await take()
+    except CheckpointError as error:
+        _log.warning("no snapshot: %s", error)
+    except Exception as error:  # boundary: whatever failed, the calls go on
+        _log.error("no snapshot", exc_info=error)
+    return None

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
-from bargein.calls.words import not_described
+from bargein.calls.text import shortened
+from bargein.calls.words import attached_file, not_described
 from bargein.cancel import Outcome, TaskOwner, Token
 from bargein.contracts.event import TurnSettled
 from bargein.contracts.message import Attachment, Message
@@ -23,6 +24,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 HOOK_GRACE_S = 0.5
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""Images that the models read."""
+TEXT_TYPES = frozenset({"application/json", "application/toml", "application/xml"})
 
 _log = logging.getLogger("bargein.session")
 
@@ -45,8 +49,20 @@ class Hooks:
     async def turn_settled(self, session: str, settled: TurnSettled) -> None: ...
 
     async def enrich(self, session: str, attachment: Attachment) -> tuple[Text | Image, ...]:
-        """Describe an attachment for the model: an image in words, speech as text."""
-        return (Text(not_described(attachment.name, attachment.media_type)),)
+        """Describe an attachment for the model: an image in words, speech as text. Unless you
+        override it, text and images are shown as they are, and others only named."""
+        return shown_as_it_is(attachment)
+
+
+def shown_as_it_is(attachment: Attachment) -> tuple[Text | Image, ...]:
+    """Return a text or an image as the model can read it; of anything else, its name."""
+    name, media_type, data = attachment.name, attachment.media_type, attachment.data
+    if media_type in IMAGE_TYPES:
+        return Text(attached_file(name, "image")), Image(media_type, data)
+    if media_type.startswith("text/") or media_type in TEXT_TYPES:
+        words = shortened(data.decode(errors="replace"))
+        return (Text(f"{attached_file(name, 'file')}\n{words}"),)
+    return (Text(not_described(name, media_type)),)
 
 
 async def run_bounded(

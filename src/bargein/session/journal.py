@@ -7,7 +7,8 @@ the end of a turn is one commit.
 
 The engine has one `GroupCommitter`. A journal with something to write registers there. A moment
 later the committer takes the commits of all registered journals and gives them to the store in one
-call. Several such calls may be in flight; a journal takes part in at most one of them.
+call. Several such calls may be in flight; a journal takes part in at most one of them. A large
+commit has a call of its own, so that no other session waits for it.
 
 What holds:
 
@@ -18,6 +19,7 @@ What holds:
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Protocol
@@ -32,7 +34,7 @@ from bargein.contracts.event import (
     UserSaid,
 )
 from bargein.contracts.model import Text
-from bargein.contracts.store import Commit, Store, StoreFailed
+from bargein.contracts.store import Commit, Store, StoreFailed, is_large
 from bargein.errors import BargeinError, BugError
 from bargein.session.reply import Reply
 
@@ -248,6 +250,9 @@ class Committing(Protocol):
     def not_written(self, error: Exception) -> None: ...
 
 
+Taken = tuple[Committing, Commit]
+
+
 class GroupCommitter:
     """Writes for all sessions of an engine. A commit that nobody waits for waits `linger_s`.
     `spawn` starts a task of the engine."""
@@ -265,6 +270,7 @@ class GroupCommitter:
         self._now = now
         self._spawn = spawn
         self._ready: dict[Committing, None] = {}
+        self._large: deque[Taken] = deque()
         self._lingering: dict[Committing, float] = {}
         self._resting: list[Latch] = []
         self._over = Latch()
@@ -309,8 +315,11 @@ class GroupCommitter:
     async def _commit_on(self) -> None:
         """Commit until nothing is ready, then rest; end if enough other tasks rest."""
         while True:
-            while self._ready:
-                await self._commit_some()
+            while self._ready or self._large:
+                if self._ready:
+                    await self._commit_some()
+                else:
+                    await self._write([self._large.popleft()])
             if len(self._resting) >= RESTING_MAX:
                 return
             called = Latch()
@@ -326,7 +335,7 @@ class GroupCommitter:
         it was already called, another task takes over."""
         if not called.is_set:
             self._resting.remove(called)
-        elif self._ready:
+        elif self._ready or self._large:
             self._call_a_task()
 
     async def _commit_some(self) -> None:
@@ -336,7 +345,8 @@ class GroupCommitter:
         if self._ready:
             self._call_a_task()
         at = self._now()
-        taken: list[tuple[Committing, Commit]] = []
+        together: list[Taken] = []
+        large: list[Taken] = []
         for journal in journals:
             try:
                 commit = journal.take(at)
@@ -344,9 +354,14 @@ class GroupCommitter:
                 self._break(journal, error)
                 continue
             if commit is not None:
-                taken.append((journal, commit))
-        if not taken:
-            return
+                (large if is_large(commit) else together).append((journal, commit))
+        for taken in large if together else large[1:]:
+            self._large.append(taken)
+            self._call_a_task()
+        if together or large:
+            await self._write(together or large[:1])
+
+    async def _write(self, taken: list[Taken]) -> None:
         try:
             outcomes = await self._store.commit([commit for _, commit in taken])
             if len(outcomes) != len(taken):
@@ -362,9 +377,7 @@ class GroupCommitter:
             raise
         self._tell(taken, outcomes)
 
-    def _tell(
-        self, taken: list[tuple[Committing, Commit]], outcomes: Sequence[Exception | None]
-    ) -> None:
+    def _tell(self, taken: list[Taken], outcomes: Sequence[Exception | None]) -> None:
         for (journal, commit), outcome in zip(taken, outcomes, strict=True):
             try:
                 if outcome is None:

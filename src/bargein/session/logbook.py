@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from bargein.cancel import Token
+from bargein.contracts.budget import Spent
 from bargein.contracts.event import (
     AgentState,
+    AnswerHeard,
     Event,
     MessageAccepted,
     MessageWithdrawn,
@@ -17,6 +19,7 @@ from bargein.contracts.event import (
     TurnStarted,
 )
 from bargein.session import snapshot
+from bargein.session.budget import USES, spent_after
 from bargein.session.results import TAKES
 from bargein.session.state import SessionState
 from bargein.session.transcript import Transcript
@@ -25,7 +28,7 @@ from bargein.session.transcript import Transcript
 class Logbook:
     """`seq` is that of the last event, durable or not. `agent_state` is the state that the agent
     set last; the log gets it when the turn ends. Token estimates of this session's requests are
-    multiplied by `token_ratio`."""
+    multiplied by `token_ratio`. `turn_spent` is what the running turn has used."""
 
     def __init__(
         self,
@@ -37,11 +40,15 @@ class Logbook:
         self.agent_state = stored.agent_state
         self.accounts = stored.accounts
         self.token_ratio = 1.0
+        self.turn_spent = Spent()
+        self._turn = ""
         self._stored_agent_state = stored.agent_state
         self._seqs = {ref.message: ref.seq for ref in stored.waiting}
         self._runs = snapshot.WaitingRuns()
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
+        # What the user heard, told while there is no transcript; a reading of the log may miss it.
+        self._heard: list[tuple[AnswerHeard, int]] = []
         self._read_log = read_log
         self.is_readable = seq == 0
         self._reading: anyio.Lock | None = None
@@ -59,13 +66,18 @@ class Logbook:
         elif isinstance(event, TAKES):
             if isinstance(event, TurnStarted):
                 self._turn_seq = seq
+                self._turn, self.turn_spent = event.turn, Spent()
             for message in event.messages:
                 self._seqs.pop(message, None)
         elif isinstance(event, AgentState):
             self._stored_agent_state = event.body
+        elif isinstance(event, USES) and event.turn == self._turn:
+            self.turn_spent = spent_after(self.turn_spent, event)
         self.accounts = self.accounts.after(event, turn_s)
         if self._transcript is not None:
             self._transcript.apply(event, seq)
+        elif isinstance(event, AnswerHeard):
+            self._heard.append((event, seq))
 
     def encode(self, state: SessionState) -> bytes:
         """Encode everything that is stored beside the log, as of the last event."""
@@ -81,6 +93,11 @@ class Logbook:
     def held_bytes(self) -> int:
         """The bytes of people's words in memory."""
         return self.accounts.said_bytes if self._transcript is not None else 0
+
+    @property
+    def loaded(self) -> Transcript | None:
+        """The transcript, if it is in memory."""
+        return self._transcript
 
     @property
     def transcript(self) -> Transcript:
@@ -110,16 +127,26 @@ class Logbook:
             await self._read_log(add)
             # Events appended meanwhile may be missing; then the turn reads the log again.
             if self._transcript is None and read_to == self.seq:
-                self._transcript = transcript
+                self._transcript, self._heard = transcript, []
             self.is_readable = True
 
     async def load_transcript(self, turn: Token) -> None:
         """Read the log for the turn with this token, once while the session is in memory. Only a
-        turn adds to the transcript, so nothing is missed between the reading and the next event. If
-        the turn is stopped meanwhile, that no longer holds, and `turn.check` raises."""
+        turn adds to the transcript, and `AnswerHeard`, which is kept until the reading is over: so
+        nothing is missed between the reading and the next event. If the turn is stopped meanwhile,
+        that no longer holds, and `turn.check` raises."""
         if self._transcript is None:
-            transcript = Transcript()
-            await self._read_log(lambda recorded: transcript.apply(recorded.event, recorded.seq))
+            transcript, read_to = Transcript(), 0
+
+            def add(recorded: Recorded) -> None:
+                nonlocal read_to
+                read_to = recorded.seq
+                transcript.apply(recorded.event, recorded.seq)
+
+            await self._read_log(add)
             turn.check()
-            self._transcript = transcript
+            for heard, seq in self._heard:
+                if seq > read_to:
+                    transcript.apply(heard, seq)
+            self._transcript, self._heard = transcript, []
             self.is_readable = True

@@ -9,7 +9,8 @@
 4. The turn that was running is settled once: `settle_crashed` makes the same `Settled` command as
    `abort.settle` does for a turn that ends in this process, from the log since the turn's start.
    Its text so far is kept and marked. Calls that had started get "outcome unknown" and are not run
-   again; calls that had not get "not started". Its messages count as taken and unanswered; its
+   again, unless they left a note from which `LostCalls` learns it in time; calls that had not get
+   "not started". Its messages count as taken and unanswered; its
    questions stay open.
 5. A session whose store failed comes back by itself in the same process: `Recovery.begin`.
 6. A stop whose receipt was given but not stored still counts: `Known`, from this process or from
@@ -30,8 +31,11 @@ from bargein.calls import words
 from bargein.cancel import CancelSource, run_thread
 from bargein.contracts.event import (
     AssistantSaid,
+    BackgroundEnded,
     CallEnded,
+    CallNoted,
     CallStarted,
+    CallsUndoing,
     ChildStarted,
     Event,
     MessageAccepted,
@@ -56,7 +60,7 @@ from bargein.contracts.store import (
     StoreFailed,
     UnstoredStop,
 )
-from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.contracts.tool import CallResult, CallStatus, Effect, LostCalls
 from bargein.errors import BargeinError
 from bargein.session import child_report, snapshot
 from bargein.session.actor import Actor, Parts
@@ -72,6 +76,8 @@ if TYPE_CHECKING:
 
 RESERVE_S = 1.0
 RESERVE_GRACE_S = 0.1
+LOST_CALLS_S = 5.0
+"""How long a session waits to learn how its lost calls ended."""
 
 _log = logging.getLogger("bargein.session")
 
@@ -101,12 +107,20 @@ class Known(msgspec.Struct, frozen=True):
 class Recovery:
     """`owed` are the results that senders still expect from sessions on their way back."""
 
-    def __init__(self, engine: "SessionEngine", reserve: Reserve | None) -> None:
+    def __init__(
+        self,
+        engine: "SessionEngine",
+        reserve: Reserve | None,
+        lost_calls: LostCalls | None = None,
+    ) -> None:
         self.owed: dict[str, Results] = {}
+        self._lost_calls = lost_calls
         self._engine = engine
         self._reserve = reserve
         self._known: dict[str, dict[str, Known]] = {}
         self._returning: dict[str, anyio.Event] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """When a session last left memory because of the store, and the pause that followed."""
 
     # 1. The start
 
@@ -130,6 +144,9 @@ class Recovery:
             for session_id in await store.orphans():
                 try:
                     await self._go_on_with(session_id)
+                    elsewhere = self._engine.elsewhere
+                    if elsewhere is not None and session_id in self._engine.in_memory:
+                        elsewhere.moved["left by another node"] += 1
                 except BargeinError as error:
                     _log.warning("%s cannot be taken over: %s", session_id, error)
                     await anyio.sleep(self._engine.limits.bring_back_first_s)
@@ -163,12 +180,37 @@ class Recovery:
         results.come_back(stored.state.turn, [ref.message for ref in stored.waiting], log)
         state = snapshot.with_messages(head.id, stored, log)
         state = msgspec.structs.replace(state, child=head.root != head.id)
-        actor = Actor(parts or engine.parts, head, state, results)
+        moved = on_machine(state, engine.machine)
+        actor = Actor(parts or engine.parts, head, moved, results)
+        if moved.note != state.note:
+            actor.moved_from = state.machine
         known = self._known_of(head, stored.state.turn)
+        learnt = await self._outcomes_of_lost_calls(state, head.id, log)
+        if learnt:
+            known = msgspec.structs.replace(known, results={**learnt, **known.results})
         recover(actor, log, stored.turn_seq, ended, known)
         if known.stop is not None and self._reserve is not None:
             engine.spawn(partial(self._forget_stop, actor, self._reserve))
         return actor
+
+    async def _outcomes_of_lost_calls(
+        self, state: SessionState, session_id: str, log: list[Recorded]
+    ) -> dict[str, CallResult]:
+        """Return how the calls ended that left a note, as far as that is learnt in time."""
+        lost, results = self._lost_calls, dict[str, CallResult]()
+        noted = _noted_calls(log, state) if lost is not None else []
+        if lost is None or not noted:
+            return results
+        with anyio.move_on_after(LOST_CALLS_S):
+            for call, note in noted:
+                try:
+                    found = await lost.outcome_of(session_id, call, note)
+                except BargeinError as error:
+                    _log.warning("%s: the outcome of %s is unknown: %s", session_id, call.id, error)
+                    continue
+                if found is not None:
+                    results[call.id] = found
+        return results
 
     async def _settle_children(self, state: SessionState, epoch: int) -> Endings:
         """Settle the sub-agents that a crash left unsettled, the deepest first, so that another
@@ -199,8 +241,8 @@ class Recovery:
         """Bring back a session that left memory because of `error`. Calls `let_in` when its turn is
         over: nothing may bring it into memory before that."""
         self.owed[actor.session_id] = actor.results
-        self._returning[actor.session_id] = anyio.Event()
-        self._engine.spawn(partial(self._bring_back, actor, error, let_in))
+        returning = self._returning[actor.session_id] = anyio.Event()
+        self._engine.spawn(partial(self._bring_back, actor, error, let_in, returning))
 
     def is_returning(self, session_id: str) -> bool:
         return session_id in self._returning or session_id in self.owed
@@ -217,13 +259,33 @@ class Recovery:
             owed.lost(error)
 
     async def _bring_back(
-        self, actor: Actor, error: BaseException, let_in: Callable[[], None]
+        self,
+        actor: Actor,
+        error: BaseException,
+        let_in: Callable[[], None],
+        returning: anyio.Event,
     ) -> None:
         try:
             await self._remember(actor, error, let_in)
-            await self._bring_back_when_possible(actor.session_id, actor.tree.lost or error)
+            await self._bring_back_when_possible(actor, error)
         finally:
-            self._returning.pop(actor.session_id).set()
+            returning.set()
+            if self._returning.get(actor.session_id) is returning:
+                del self._returning[actor.session_id]
+
+    def _pause_s(self, session_id: str) -> float:
+        """How long to wait before the session is brought back. A store may take its claim and not
+        its events; then it leaves memory again each time, and waits longer each time."""
+        limits, now = self._engine.limits, anyio.current_time()
+        recent_s = 2 * limits.bring_back_max_s
+        self._pauses = {k: each for k, each in self._pauses.items() if now - each[0] < recent_s}
+        if session_id in self._pauses:
+            doubled_s = 2 * self._pauses[session_id][1]
+            pause_s = min(max(doubled_s, limits.bring_back_first_s), limits.bring_back_max_s)
+        else:
+            pause_s = 0.0
+        self._pauses[session_id] = now, pause_s
+        return pause_s
 
     async def _remember(
         self, actor: Actor, error: BaseException, let_in: Callable[[], None]
@@ -239,11 +301,20 @@ class Recovery:
                 await self.keep_stop(actor, turn, each.stop)
         let_in()
 
-    async def _bring_back_when_possible(self, session_id: str, error: BaseException) -> None:
-        """Try until the store answers again. Gives up a session that another owner has claimed."""
-        engine = self._engine
+    async def _bring_back_when_possible(self, actor: Actor, error: BaseException) -> None:
+        """Try until the store answers again. Gives up a session that another owner has claimed, and
+        without waiting: until then its sub-agents take it for one that comes back."""
+        engine, session_id = self._engine, actor.session_id
+        pause_s = self._pause_s(session_id)
         delay_s = engine.limits.bring_back_first_s
-        while not (engine.closing or isinstance(error, StaleEpoch | SessionGone)):
+        while not engine.closing:
+            error = actor.tree.lost or error
+            if isinstance(error, StaleEpoch | SessionGone):
+                break
+            if pause_s:
+                await anyio.sleep(pause_s)
+                pause_s = 0.0
+                continue
             try:
                 await engine.actor(session_id, unasked=True)
                 return
@@ -251,7 +322,7 @@ class Recovery:
                 error = SessionGone(str(lost))
             except Exception as failure:  # boundary: tried again until the engine is closed
                 _log.warning("%s cannot be brought back: %s", session_id, failure)
-                await anyio.sleep(delay_s)
+                pause_s = delay_s
                 delay_s = min(2 * delay_s, engine.limits.bring_back_max_s)
         self._known.pop(session_id, None)
         self.owed.pop(session_id, Results()).lost(SessionGone(str(error)))
@@ -303,13 +374,23 @@ def known_of(actor: Actor, turn: "Turn", failure: str) -> Known:
     return Known(stop, "" if stop is not None else failure, results, tuple(said))
 
 
+def on_machine(state: SessionState, machine: str) -> SessionState:
+    """The state of a session that goes on at this machine; "" if all share their files. What the
+    model reads next says that it moved."""
+    if not machine or state.machine == machine:
+        return state
+    note = words.moved_note(state.machine, machine) if state.machine and state.turns else ""
+    both = "\n".join(filter(None, (state.note, note)))
+    return msgspec.structs.replace(state, machine=machine, note=both)
+
+
 def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, known: Known) -> None:
     """Settle what an earlier process left unsettled, and continue with the waiting messages. The
     turn that was running begins at `turn_seq`."""
     state = actor.state
     titles = _titles(log)
     for call in state.background:
-        lost = words.unknown_outcome()
+        lost = known.results.get(call) or words.unknown_outcome()
         message = words.background_news(call, titles.get(call, ""), lost)
         actor.post(BackgroundOver(call, lost, message, begins_turn=False))
     for child in state.children:
@@ -321,10 +402,30 @@ def recover(actor: Actor, log: list[Recorded], turn_seq: int, ended: Endings, kn
     if state.turn is not None:
         kept = {pending.asked.id for pending in state.questions}
         turn_log = [each for each in log if each.seq >= turn_seq]
-        actor.post(settle_crashed(state.turn, turn_log, ended, kept, known))
+        settled = settle_crashed(state.turn, turn_log, ended, kept, known)
+        has_files = actor.files.checkpoints is not None
+        actor.post(msgspec.structs.replace(settled, has_files=has_files))
     elif state.child and state.phase is not Phase.ENDED:
         actor.post(End("crash"))
     actor.post(Wake())
+
+
+def _noted_calls(log: list[Recorded], state: SessionState) -> list[tuple[ToolCall, str]]:
+    """Return the calls without an end that stored a note, with their last note."""
+    calls: dict[str, ToolCall] = {}
+    notes: dict[str, str] = {}
+    for recorded in log:
+        event = recorded.event
+        if isinstance(event, AssistantSaid):
+            parts = (part for part in event.message.content if isinstance(part, ToolCall))
+            calls.update((call.id, call) for call in parts)
+        elif isinstance(event, CallNoted):
+            notes[event.call_id] = event.note
+        elif isinstance(event, BackgroundEnded) or (
+            isinstance(event, CallEnded) and event.call_id not in state.background
+        ):
+            notes.pop(event.call_id, None)
+    return [(calls[call_id], note) for call_id, note in notes.items() if call_id in calls]
 
 
 def _titles(log: list[Recorded]) -> dict[str, str]:
@@ -388,8 +489,8 @@ def settle_crashed(
         said = AssistantMessage((Text(left.text),))
         events.append(AssistantSaid(turn, said, partial=True))
     if not any(isinstance(each.event, TurnStarted) and each.event.messages for each in log):
-        # The turn was only compressing, so the model needs no note about it.
-        notes = []
+        # If the turn was only compressing, the model needs no note about it.
+        notes = [words.UNDOING_CRASHED, *notes[1:]] if left.undoing else []
     if known.stop is not None:
         # Now the receipt is stored; `turn_settled` adds the held and queued messages.
         receipt = msgspec.structs.replace(known.stop, scope=Scope.TURN, stored=True)
@@ -423,6 +524,7 @@ class _Left(msgspec.Struct):
     started: set[str] = set()
     questions: dict[str, str] = {}
     children: dict[str, list[str]] = {}
+    undoing: bool = False
 
 
 def _read(log: list[Recorded]) -> _Left:
@@ -435,6 +537,9 @@ def _read(log: list[Recorded]) -> _Left:
             left.text = ""
             calls = (part for part in event.message.content if isinstance(part, ToolCall))
             left.calls.update((call.id, call) for call in calls)
+        elif isinstance(event, CallsUndoing):
+            left.undoing = True
+            left.calls.update((each.call.id, each.call) for each in event.calls)
         elif isinstance(event, CallStarted) and event.effect is not Effect.NONE:
             left.started.add(event.call.id)
         elif isinstance(event, ChildStarted) and not event.detached:

@@ -1,8 +1,8 @@
 """Deletes sessions that nobody has used for a long time, a few at a time.
 
 It keeps a session that is in memory, that has waiting messages, open questions or running work, or
-that cannot be read. Each session is deleted separately, fenced by its epoch: if somebody opens it
-at that moment, it stays.
+that cannot be read. Each session is claimed first and then deleted by that epoch: it stays if
+another node has it, and if somebody opens it at that moment.
 """
 
 import logging
@@ -11,7 +11,13 @@ from contextlib import suppress
 
 import anyio
 
-from bargein.contracts.store import SessionHead, SessionUnreadable, StaleEpoch, Store
+from bargein.contracts.store import (
+    OwnedElsewhere,
+    SessionHead,
+    SessionUnreadable,
+    StaleEpoch,
+    Store,
+)
 from bargein.session.engine import SessionEngine
 from bargein.session.snapshot import stored_in
 
@@ -41,9 +47,13 @@ async def delete_unused(engine: SessionEngine, *, before: float, delete: Delete)
     while heads := await engine.store.sessions(limit=SLICE, before=place):
         place = (heads[-1].updated_at, heads[-1].id)
         for head in heads:
-            with suppress(StaleEpoch):
-                if not _is_in_use(engine, head) and await delete(head):
-                    deleted += 1
+            with suppress(StaleEpoch, OwnedElsewhere):
+                if _is_in_use(engine, head):
+                    continue
+                claimed = await engine.store.claim(head.id)
+                if claimed is None or claimed.seq != head.seq or engine.is_at_hand(head.id):
+                    continue  # the list was of a moment ago
+                deleted += await delete(claimed)
         await anyio.sleep(PAUSE_S)
     if deleted:
         _log.info("deleted %d sessions, because of retention.sessions_days", deleted)

@@ -10,13 +10,20 @@ import msgspec
 from bargein.cancel import Cause, Reason
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.given import check_parts, check_texts
-from bargein.contracts.message import Attachment, Disposition, Message, Mode, QuestionPolicy
+from bargein.contracts.message import (
+    Attachment,
+    Disposition,
+    HeardSoFar,
+    Message,
+    Mode,
+    QuestionPolicy,
+)
 from bargein.contracts.model import Image, Text
 from bargein.contracts.output import Output
 from bargein.contracts.output_type import OutputType, T
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError, WorldError
-from bargein.session.abort import land
+from bargein.session.abort import heard_event, land
 from bargein.session.commands import Send
 from bargein.session.limits import weight_of
 from bargein.session.reply import Reply, SessionGone
@@ -65,6 +72,7 @@ class AnySendOptions(TypedDict, total=False):
     attachments: Sequence[Attachment]
     group: str | None
     questions: QuestionPolicy | None
+    heard: HeardSoFar | None
 
 
 class SendOptions(AnySendOptions, total=False):
@@ -134,6 +142,7 @@ def hand_over(
     body_hash: bytes,
     expected_turn: str | None,
     output_type: OutputType[Any] | None,
+    heard: HeardSoFar | None = None,
 ) -> tuple[ResultSlot, Reply]:
     """Post a message. Returns the promises of its result and of its acknowledgement."""
     _check_size(message, actor.limits.message_bytes_max)
@@ -144,6 +153,14 @@ def hand_over(
             retryable=True,
         )
     _check_room(actor, weight_of(message))
+    noted = None
+    if heard is not None:
+        noted = heard_event(actor, heard, message.sender)
+        if noted is None:
+            raise UserError(
+                f"heard names the turn {heard.turn!r}, which session {actor.session_id} does not "
+                "have; give the id of the turn whose answer the user heard"
+            )
     target, landed = state.turn, False
     if mode in STOPPING:
         if state.child:
@@ -157,6 +174,9 @@ def hand_over(
     keys: tuple[AcceptKey, ...] = ()
     if message.client_id is not None:
         keys = (AcceptKey(message.sender, message.client_id, message.id, body_hash),)
+    if noted is not None:
+        # Before the message, so that the turn that takes the message knows it.
+        actor.log(noted)
     reply = actor.post(Send(message, target, landed), keys)
     slot = ResultSlot()
     slot.output_type = output_type

@@ -3,11 +3,14 @@
 Watchers do not see the answer to a side request, and it is not part of the transcript.
 """
 
+from collections.abc import Awaitable, Callable
+
 from bargein.cancel import Token
 from bargein.contracts.budget import Purpose
 from bargein.contracts.event import ModelUsed
 from bargein.contracts.model import (
     Model,
+    ModelMessage,
     ModelRequest,
     ModelStream,
     RetryingPart,
@@ -16,6 +19,11 @@ from bargein.contracts.model import (
 )
 
 CHARACTERS_MAX = 64 * 1024
+
+MakeSideRequest = Callable[
+    [tuple[ModelMessage, ...], str, Token], Awaitable[tuple[Model, ModelRequest]]
+]
+"""Makes the request for a side question, from its messages and the imported instructions."""
 
 
 class OpenRequest:

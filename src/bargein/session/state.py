@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from bargein.contracts.message import Message
 from bargein.contracts.permission import KeptGrant, PermissionMode
+from bargein.contracts.place import SessionPlace
 from bargein.contracts.tool import OpenQuestion
 from bargein.contracts.value import Value
 
@@ -66,6 +67,10 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     - `taken_back`: the turn that the user took back last.
     - `unasked`: how many turns in a row background messages started, without one of the user's.
     - `permission`: the permission mode that somebody set; None uses the engine's.
+    - `place`: the folder and the model that somebody chose; None uses the engine's.
+    - `machine`: where its files and commands are, if machines share the sessions and not the files.
+    - `restoring`: the turn that was rolled back and whose files are being put back. No turn starts
+      meanwhile.
     - `grants`: the calls that approvals allow for the rest of this session.
     """
 
@@ -90,6 +95,9 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     unasked: int = 0
     permission: PermissionMode | None = None
     grants: tuple[KeptGrant, ...] = ()
+    place: SessionPlace | None = None
+    machine: str = ""
+    restoring: str = ""
 
     @property
     def busy(self) -> bool:
@@ -98,7 +106,8 @@ class SessionState(Value, frozen=True, omit_defaults=True):
     @property
     def unfinished(self) -> bool:
         """Whether the session has something to continue after a restart."""
-        if not (self.turn or self.waiting or self.background or self.children):
+        runs = self.turn or self.restoring or self.background or self.children
+        if not (runs or self.waiting):
             return False
         return self.phase is not _ENDED
 

@@ -1,6 +1,9 @@
 """The open steps of a turn, and the outcomes of those that a stop found. Receipts list them."""
 
+from collections.abc import Callable
+
 from bargein.cancel import Token
+from bargein.contracts.model import Usage
 from bargein.contracts.receipt import StepKind, StoppedStep
 from bargein.contracts.tool import CallStatus, Effect, StopDetail
 
@@ -18,14 +21,26 @@ def may_be_half_done(step: StoppedStep) -> bool:
     return step.effect is not Effect.NONE and step.status in _UNCERTAIN
 
 
-class OpenStep:
-    __slots__ = ("call_id", "effect", "kind", "name", "open")
+def uses_nothing() -> None:
+    return None
 
-    def __init__(self, kind: StepKind, name: str, call_id: str, effect: Effect) -> None:
+
+class OpenStep:
+    __slots__ = ("call_id", "effect", "kind", "name", "open", "usage")
+
+    def __init__(
+        self,
+        kind: StepKind,
+        name: str,
+        call_id: str,
+        effect: Effect,
+        usage: Callable[[], Usage | None],
+    ) -> None:
         self.kind = kind
         self.name = name
         self.call_id = call_id
         self.effect = effect
+        self.usage = usage
         self.open = True
 
 
@@ -57,9 +72,16 @@ class StepBook:
         return tuple(self._effects)
 
     def open(
-        self, kind: StepKind, name: str, *, call_id: str = "", effect: Effect = Effect.NONE
+        self,
+        kind: StepKind,
+        name: str,
+        *,
+        call_id: str = "",
+        effect: Effect = Effect.NONE,
+        usage: Callable[[], Usage | None] = uses_nothing,
     ) -> OpenStep:
-        step = OpenStep(kind, name, call_id, effect)
+        """`usage` returns what the step has used of models so far."""
+        step = OpenStep(kind, name, call_id, effect, usage)
         self._open.append(step)
         return step
 
@@ -76,6 +98,9 @@ class StepBook:
             return
         step.open = False
         self._open.remove(step)
+        usage = step.usage() if self._token.cancelled else None
+        # A call refers to its step; the step must not refer back to it for ever.
+        step.usage = uses_nothing
         over = StoppedStep(
             step.kind,
             step.name,
@@ -86,6 +111,7 @@ class StepBook:
             summary,
             detail,
             unsuccessful,
+            usage,
         )
         if self._token.cancelled:
             self._stopped.append(over)

@@ -60,7 +60,7 @@ class Titler:
 
     def __init__(self, actor: "Actor", titles: Titles | None, title: str) -> None:
         self._actor = actor
-        self._titles = titles
+        self.titles = titles
         self._titled = bool(title)
         self._source: CancelSource | None = None
         self._tries = 0
@@ -70,14 +70,14 @@ class Titler:
         state = self._actor.state
         busy = state.busy or state.closing or self._source is not None or state.phase is Phase.ENDED
         words = self._actor.logbook.transcript.first_words
-        if self._titles is None or self._titled or busy or not words:
+        if self.titles is None or self._titled or busy or not words:
             return
-        if self._titles.model is None or outcome is not TurnOutcome.COMPLETED:
+        if self.titles.model is None or outcome is not TurnOutcome.COMPLETED:
             self._title(_first_words(words), BY_WORDS)
             return
         self._tries += 1
         self._source = self._actor.lifetime.token.child("title", timeout_s=TITLE_S)
-        self._actor.spawn(partial(self._make, self._titles.model(), self._source, words))
+        self._actor.spawn(partial(self._make, self.titles.model(), self._source, words))
 
     def stop(self, reason: Reason) -> None:
         source = self._source

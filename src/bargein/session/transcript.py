@@ -7,6 +7,9 @@ turns are left out. Consecutive words of the user are one message.
 If an answer was cut off, the user's next message says so, as with any stop, and never the answer
 itself: a small model would take such a note for its own way of speaking and repeat it.
 
+What the user did not hear of an answer is left out (`AnswerHeard`), and the next message says that
+too. A summary of words that turn out unheard is given up, because it may repeat them.
+
 A summary replaces the older part without removing it: the visible messages are computed from
 everything that was said and the last compression. So taking back a turn takes back its compression.
 """
@@ -15,8 +18,11 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from bargein.calls.words import CUT_OFF, SUMMARY_BEGINS, SUMMARY_ENDS
 from bargein.contracts.event import (
+    AnswerHeard,
     AssistantSaid,
     CallEnded,
     Compressed,
@@ -41,6 +47,9 @@ from bargein.contracts.model import (
 from bargein.contracts.tool import CallResult
 from bargein.errors import UserError
 from bargein.session.token_estimate import tokens_of_message
+
+UNHEARD = AssistantMessage(())
+"""Takes the place of an answer of which the user heard nothing, and is never shown."""
 
 
 class _Begin(NamedTuple):
@@ -79,6 +88,11 @@ class Transcript:
         self._said_meanwhile: list[tuple[UserSaid | AssistantSaid, int]] = []
         # The number of messages up to and including an answer that was cut off.
         self._cut_off_at: int | None = None
+        # For a turn whose answer was streaming when the user stopped listening: how much of that
+        # answer was heard.
+        self._heard_ahead: dict[str, int] = {}
+        # Whether a message is empty, because the user heard nothing of it.
+        self._has_unheard = False
 
     @classmethod
     def of(cls, log: Iterable[Recorded]) -> "Transcript":
@@ -99,7 +113,20 @@ class Transcript:
             head, begin = self._head()
             # The usual case is a plain copy, because there may be ten thousand messages.
             self._given = (*head, *self._messages[begin:]) if head else tuple(self._messages)
+            if self._has_unheard:
+                self._given = tuple(message for message in self._given if message != UNHEARD)
         return self._given
+
+    def messages_now(self, still_running: str) -> tuple[ModelMessage, ...]:
+        """Return the messages even while calls are open; these get `still_running` as their
+        result."""
+        if not self._calls:
+            return self.messages()
+        unknown = (Text(still_running),)
+        results = tuple(
+            self._results.get(call.id) or ToolResult(call.id, unknown) for call in self._calls
+        )
+        return (*self.messages(), ToolMessage(results))
 
     def tokens_of(self, messages: tuple[ModelMessage, ...]) -> float:
         """Estimate the tokens of messages. For the result of `messages()` it uses running sums, so
@@ -131,11 +158,13 @@ class Transcript:
         """Return the summary, if there is one, and the messages that are shown as they were said,
         each with its place in the log."""
         every = tuple(zip(self._messages, self._seqs, strict=True))
-        if not self._compressions:
-            return "", every
-        summary, cut, keeps = self._compressions[-1]
-        kept = () if keeps is None else (every[keeps],)
-        return summary, kept + every[cut:]
+        summary = ""
+        if self._compressions:
+            summary, cut, keeps = self._compressions[-1]
+            every = (() if keeps is None else (every[keeps],)) + every[cut:]
+        if self._has_unheard:
+            every = tuple(each for each in every if each[0] != UNHEARD)
+        return summary, every
 
     def apply(self, event: Event, seq: int) -> None:
         if isinstance(event, TurnStarted):
@@ -144,6 +173,10 @@ class Transcript:
             self.instructions = event.instructions
             for message in event.messages:
                 self._append(message, seq)
+        elif isinstance(event, AnswerHeard):
+            self._hear(event)
+        elif isinstance(event, AssistantSaid) and event.turn in self._heard_ahead:
+            self.apply(_heard_part(event, self._heard_ahead.pop(event.turn))[0], seq)
         elif self._calls and isinstance(event, UserSaid | AssistantSaid):
             self._said_meanwhile.append((event, seq))
         elif isinstance(event, UserSaid):
@@ -157,7 +190,48 @@ class Transcript:
         elif isinstance(event, TurnSettled | TurnHidden):
             self._end_turn(event)
 
+    def _hear(self, event: AnswerHeard) -> None:
+        """Shorten what a turn said to what the user heard of it."""
+        begins = self._settled_begin_at | self._turn_begins_at
+        begin = begins.get(event.turn)
+        if begin is None:
+            return
+        number = _number(event.turn)
+        after = [each.messages for turn, each in begins.items() if _number(turn) > number]
+        left = event.characters
+        for place in range(begin.messages, min(after, default=len(self._messages))):
+            message = self._messages[place]
+            if isinstance(message, AssistantMessage):
+                heard, left = _heard_of(message, left)
+                if heard != message:
+                    self._replace_heard(place, heard)
+        for place, (said, seq) in enumerate(self._said_meanwhile):
+            if isinstance(said, AssistantSaid) and said.turn == event.turn:
+                part, left = _heard_part(said, left)
+                self._said_meanwhile[place] = (part, seq)
+        if event.streaming:
+            self._heard_ahead[event.turn] = left
+
+    def _replace_heard(self, place: int, heard: AssistantMessage) -> None:
+        self._messages[place] = heard
+        self._has_unheard = self._has_unheard or heard == UNHEARD
+        del self._token_sums[place + 1 :]
+        self._given = None
+        if place == len(self._messages) - 1:
+            self._cut_off_at = len(self._messages)
+        valid = next(
+            (n for n, each in enumerate(self._compressions) if each.cut > place),
+            len(self._compressions),
+        )
+        if valid < len(self._compressions):
+            del self._compressions[valid:]
+            for begins in (self._turn_begins_at, self._settled_begin_at):
+                for turn, begin in begins.items():
+                    fewer = min(begin.compressions, valid)
+                    begins[turn] = _Begin(begin.messages, fewer)
+
     def _end_turn(self, event: TurnSettled | TurnHidden) -> None:
+        self._heard_ahead.pop(event.turn, None)
         if isinstance(event, TurnHidden):
             begin, hidden = self._settled_begin_at.pop(event.turn, None), True
         else:
@@ -236,6 +310,34 @@ class Transcript:
         del self._token_sums[begin.messages + 1 :]
         self._given = None
         self._close_calls()
+
+
+def _number(turn: str) -> int:
+    return int(turn[1:])
+
+
+def _heard_of(message: AssistantMessage, characters: int) -> tuple[AssistantMessage, int]:
+    """Return a message with only so many characters of its text, and how many are left over. Calls
+    stay; if there are none and no text is left, nothing stays."""
+    content: list[Text | Reasoning | ToolCall] = []
+    for part in message.content:
+        if isinstance(part, Text):
+            text, characters = part.text[:characters], max(0, characters - len(part.text))
+            if text.strip():
+                content.append(part if text == part.text else Text(text))
+        else:
+            content.append(part)
+    said = any(isinstance(part, Text) for part in message.content)
+    if said and all(isinstance(part, Reasoning) for part in content):
+        return UNHEARD, characters
+    return AssistantMessage(tuple(content)), characters
+
+
+def _heard_part(said: AssistantSaid, characters: int) -> tuple[AssistantSaid, int]:
+    message, left = _heard_of(said.message, characters)
+    cut = message != said.message
+    said = msgspec.structs.replace(said, message=message, partial=said.partial or cut)
+    return said, left
 
 
 def check_history(messages: Iterable[ModelMessage]) -> None:

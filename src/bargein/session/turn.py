@@ -8,6 +8,7 @@ is fenced: from then on, everything it says or writes is dropped.
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
@@ -42,12 +43,12 @@ from bargein.contracts.model import (
 from bargein.contracts.output_type import OutputType, plain_output_type
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import Receipt, StepKind
-from bargein.contracts.tool import CallStatus, Toolbox
+from bargein.contracts.tool import CallResult, CallStatus, Toolbox
 from bargein.errors import BargeinError, UserError
 from bargein.session.budget import Meter
 from bargein.session.calls import Calls
 from bargein.session.commands import Boundary, GiveSteers
-from bargein.session.hooks import run_bounded
+from bargein.session.hooks import run_bounded, shown_as_it_is
 from bargein.session.host import TurnHost
 from bargein.session.reply import Promise
 from bargein.session.results import TurnResult
@@ -105,7 +106,14 @@ class Turn:
         self.messages = messages
         self.book = StepBook(source.token)
         self.calls = Calls(host, turn_id, source.token, self.book)
-        self.meter = Meter(turn_id, source, host.clock, lambda: host.logbook.accounts)
+        self.meter = Meter(
+            turn_id,
+            source,
+            host.clock,
+            accounts=lambda: host.logbook.accounts,
+            spent=lambda: host.logbook.turn_spent,
+            log=host.log,
+        )
         self.stop_shown = False
         self.begun = False
         self.over = Latch()
@@ -124,6 +132,10 @@ class Turn:
         self._cut_by: str | None = None
         """The last steer that ended a request."""
         self.state_changed = False
+        self.undoing: tuple[ToolCall, ...] = ()
+        """In a turn that undoes calls: the calls that do it."""
+        self.note: Callable[[], str] = str
+        """Returns what the model is told of a turn without messages, when all of it is over."""
 
     # For agents
 
@@ -315,6 +327,13 @@ class Turn:
         self._refuse_if_over()
         await self.calls.run(toolbox, calls, taken=self.messages)
 
+    def result_of(self, call_id: str) -> CallResult | None:
+        """The result of a call of this turn; None while it has none."""
+        call = self.calls.find(call_id)
+        if call is None:
+            return None
+        return words.moved(call_id) if call.detached else call.result
+
     # For the engine
 
     async def main(self, agent: AgentFunction) -> None:
@@ -368,6 +387,15 @@ class Turn:
         outputs = tuple(call.output.so_far() for call in self.calls.running)
         return (() if answer is None else (answer,)) + outputs
 
+    @property
+    def uncounted(self) -> Spent:
+        """What the turn has used and the log does not have yet: a request that is in flight or was
+        stopped, and sub-agents that are not over."""
+        request = self.uncounted_request
+        spent = Spent() if request is None else Spent().with_request(request.usage)
+        runs = (run for call in self.calls.all if not call.detached for run in call.children)
+        return reduce(Spent.plus, (run.spent for run in runs if run.over_at is None), spent)
+
     def fence(self) -> None:
         self._fenced = True
         self.meter.close()
@@ -397,7 +425,7 @@ class Turn:
     def _model_step(self, kind: StepKind, name: str, request: OpenRequest) -> Iterator[None]:
         """Run a model request as a step: watchers see it, a receipt lists it if a stop finds it,
         and its usage is counted."""
-        step = self.book.open(kind, name)
+        step = self.book.open(kind, name, usage=lambda: request.usage)
         self._host.emit(StepBegan(self.id, kind, name))
         if self.uncounted_request is not None and not self._fenced:
             # A stop ended that request, and the agent nevertheless makes another one.
@@ -449,14 +477,12 @@ class Turn:
         hooks, limit_s = self._host.hooks, self._host.limits.enrich_s
         attachments = [each for message in messages for each in message.attachments]
         for attachment in attachments:
-            found: tuple[Text | Image, ...] = ()
+            found: tuple[Text | Image, ...] = shown_as_it_is(attachment)
             if hooks is not None:
                 enriched = await self._run_hook(
                     "enrich", limit_s, hooks.enrich, self.session, attachment
                 )
-                found = enriched or ()
-            if not found:
-                found = (Text(words.not_described(attachment.name)),)
+                found = enriched or (Text(words.not_described(attachment.name)),)
             self._refuse_if_over()
             self._host.log(UserSaid(self.id, found))
 

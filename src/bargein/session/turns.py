@@ -10,27 +10,30 @@ from bargein.errors import BargeinError
 from bargein.session.abort import announce, run_turn
 from bargein.session.commands import Announce, StartTurn
 from bargein.session.turn import AgentFunction, Turn
+from bargein.session.undoing_calls import undoes_calls
 
 if TYPE_CHECKING:
-    from bargein.session.actor import Actor
+    from bargein.session.actor import Actor, Parts
 
 
 class Turns:
-    """`current` is the turn that a stop would cancel; any thread may read it. `compact` is the
-    agent of turns without messages."""
+    """`current` is the turn that a stop would cancel; any thread may read it. Turns without
+    messages undo calls, or `parts.compact` is their agent."""
 
-    def __init__(self, actor: "Actor", agent: AgentFunction, compact: AgentFunction | None) -> None:
+    def __init__(self, actor: "Actor", parts: "Parts") -> None:
         self.current: Turn | None = None
         self._actor = actor
-        self._agent = agent
-        self._compact = compact
+        self._parts = parts
         self._turns: dict[str, Turn] = {}
         self._at_work = 0
         self._work_over = Latch()
 
     @property
     def can_compact(self) -> bool:
-        return self._compact is not None
+        return self._parts.compact is not None
+
+    def work_with(self, parts: "Parts") -> None:
+        self._parts = parts
 
     def change(self, turn_id: str | None) -> None:
         """Follow a change of the state's turn. Makes the turn's source before anything else, so
@@ -46,15 +49,21 @@ class Turns:
     def start(self, start: StartTurn) -> None:
         turn = self._turns[start.turn]
         turn.messages = start.messages
+        turn.undoing = tuple(each.undo for each in start.undo)
         turn.begun = True
         self._at_work += 1
         if self._actor.run is None:
             self._actor.tree.turn_began()
         self._actor.files.turn_begins()
-        self._actor.spawn(partial(self._run, turn))
+        self._actor.spawn(partial(self._run, turn, self._agent_of(start)))
 
-    async def _run(self, turn: Turn) -> None:
-        agent = self._agent if turn.messages or self._compact is None else self._compact
+    def _agent_of(self, start: StartTurn) -> AgentFunction:
+        parts = self._parts
+        if start.undo and parts.toolbox is not None:
+            return undoes_calls(parts.toolbox, start.undo)
+        return parts.agent if start.messages or parts.compact is None else parts.compact
+
+    async def _run(self, turn: Turn, agent: AgentFunction) -> None:
         try:
             await run_turn(self._actor, turn, agent)
         finally:
@@ -75,7 +84,7 @@ class Turns:
     def seconds_of(self, turn_id: str) -> float:
         """Return how many seconds this turn has taken."""
         turn = self._turns.get(turn_id)
-        return self._actor.clock.now() - turn.meter.began_at if turn is not None else 0.0
+        return turn.meter.elapsed_s if turn is not None else 0.0
 
     @property
     def unsettled(self) -> tuple[Turn, ...]:

@@ -10,5 +10,6 @@ The product imports nothing from here. Import from the module that has what you 
 - `invariants`, `engine_invariants`: checkers of the laws;
 - `fault_server`: a model provider that misbehaves on command;
 - `store_conformance`: checks for a store of your own;
-- `channel_conformance`: checks for an adapter to a chat platform, and a platform in memory.
+- `channel_conformance`: checks for an adapter to a chat platform, and a platform in memory;
+- `chat_services`: servers on loopback that speak as chat platforms do.
 """

@@ -25,12 +25,14 @@ import asyncpg
 # Ends the server if the program that started it was killed: its input ends with that program.
 WATCH = """cat >/dev/null
 kill -QUIT "$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)" 2>/dev/null
+umount -l "$1/data" 2>/dev/null
 rm -rf "$1"
 """
 
 START_S = 30.0
 STOP_S = 15.0
 NOBODY = 65534
+BALLAST_BYTES = 64 * 1024
 
 QUICK = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 """For tests in which no machine fails: what a crash of PostgreSQL loses is not looked at."""
@@ -56,32 +58,53 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._databases = 0
+        self._given_programs: Path | None = None
+        self._disk_bytes: int | None = None
 
     @classmethod
-    def start(cls, programs: Path | None = None, settings: tuple[str, ...] = QUICK) -> Self:
-        """Make the data and start the server; returns when it takes connections."""
+    def start(
+        cls,
+        programs: Path | None = None,
+        settings: tuple[str, ...] = QUICK,
+        *,
+        disk_bytes: int | None = None,
+    ) -> Self:
+        """Make the data and start the server; returns when it takes connections. With `disk_bytes`
+        the data is on a disk of its own of that size: for root, in a mount namespace that nobody
+        else is in."""
+        initdb = "initdb -D data -U bargein -A trust -E UTF8 -N --no-locale"
+        return cls._made(programs, settings, disk_bytes, initdb)
+
+    def standby(self) -> Self:
+        """Make and start a standby of this server, with a disk of the same size. What it is told
+        to be, synchronous or not, is up to this server (`synchronous_standby_names`)."""
+        backup = (
+            f"pg_basebackup -D data -R -X stream -c fast -h 127.0.0.1 -p {self.port} -U bargein"
+        )
+        return self._made(self._given_programs, self.settings, self._disk_bytes, backup)
+
+    @classmethod
+    def _made(
+        cls,
+        programs: Path | None,
+        settings: tuple[str, ...],
+        disk_bytes: int | None,
+        make_data: str,
+    ) -> Self:
         folder = Path(tempfile.mkdtemp(prefix="bgpg-"))
         try:
             if os.geteuid() == 0:
                 os.chown(folder, NOBODY, NOBODY)
             reachable = _reachable(programs or embedded_programs(), folder)
             server = cls(reachable, folder, _free_port(), settings)
+            server._given_programs, server._disk_bytes = programs, disk_bytes
             server._watch()
-            server._run(
-                "initdb",
-                "-D",
-                "data",
-                "-U",
-                "bargein",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "-N",
-                "--no-locale",
-            )
+            if disk_bytes is not None:
+                server._mount_disk(disk_bytes)
+            server._run(*make_data.split())
             server.run()
         except BaseException:
+            _unmount(folder / "data")
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return server
@@ -146,10 +169,46 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def promote(self) -> None:
+        """Make a standby the primary; returns when it takes writes."""
+        self._run("pg_ctl", "promote", "-D", "data", "-w", "-t", str(int(START_S)))
+
+    def fill_disk(self) -> int:
+        """Leave no room on the disk of its own, until `empty_disk`. Returns how much there was."""
+        assert self._disk_bytes is not None
+        with suppress(OSError), self._ballast.open("ab") as file:
+            while True:
+                file.write(bytes(BALLAST_BYTES))
+                file.flush()
+        return self._ballast.stat().st_size if self._ballast.exists() else 0
+
+    def empty_disk(self) -> None:
+        self._ballast.unlink(missing_ok=True)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.folder / "data" / "ballast"
+
+    def _mount_disk(self, size: int) -> None:
+        data = self.folder / "data"
+        data.mkdir()
+        options = f"size={size},uid={NOBODY},gid={NOBODY},mode=0700"
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "bargein-test", data],
+            check=True,
+            capture_output=True,
+        )
+
     def end(self) -> None:
         """Stop it and remove its data."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
+        if self._disk_bytes is not None:
+            _unmount(self.folder / "data")
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._watcher is not None and self._watcher.stdin is not None:
             self._watcher.stdin.close()
@@ -203,11 +262,17 @@ class PostgresServer:
             with suppress(OSError):
                 # The line that says "ready" is the last of the file that PostgreSQL keeps for this.
                 status = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
-                if len(status) > 7 and status[7].strip() == "ready":
+                # A standby that can be asked says "standby" there.
+                if len(status) > 7 and status[7].strip() in ("ready", "standby"):
                     return
             time.sleep(0.02)
         log = (self.folder / "log").read_text(errors="replace")[-2000:]
         raise RuntimeError(f"PostgreSQL did not start: {log}")
+
+
+def _unmount(data: Path) -> None:
+    if data.is_mount():
+        subprocess.run(["umount", "-l", data], check=False, capture_output=True)
 
 
 def _as_ordinary_user() -> dict[str, Any]:

@@ -15,6 +15,9 @@ from bargein.calls.text import one_line
 from bargein.errors import ModelMisbehaved
 from bargein.tools.signature import Signature
 
+RESULT = "result"
+"""The parameter of an undoing function that gets the text of the call's result."""
+
 _AT = re.compile(r"^(.*?)(?: - at `(?:key in )?\$(.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
 _FIELD_NAMED = re.compile(r"field `([^`]*)`")
@@ -63,6 +66,21 @@ def read_arguments(
     except BadArguments as error:
         sentence = str(error)
     raise BadArguments(f"{name}: {sentence}. For example: {_compact(shown)}")
+
+
+def arguments_of_undo(
+    name: str, signature: Signature, undo: Signature, *, given: str, result: str
+) -> str:
+    """Returns the arguments for the function that undoes a call: those of the call that it takes,
+    and the text of the result if the call has no such argument itself. Raises `BadArguments`."""
+    arguments = read_arguments(name, signature, given)
+    taken = undo.arguments.__struct_fields__
+    values = {
+        each: getattr(arguments, each) for each in arguments.__struct_fields__ if each in taken
+    }
+    if RESULT in taken:
+        values.setdefault(RESULT, result)
+    return msgspec.json.encode(values).decode()
 
 
 def read_object(name: str, text: str) -> dict[str, Any]:

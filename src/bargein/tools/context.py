@@ -27,6 +27,7 @@ from bargein.calls.words import NO_BACKGROUND
 from bargein.cancel import Token
 from bargein.cancel._loops import call_if_open, loop_caller
 from bargein.contracts.model import Text, ToolCall, ToolSchema
+from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import (
     CallContext,
     CallNotes,
@@ -89,6 +90,12 @@ class ToolContext(Generic[Deps_co]):
     def deps(self) -> Deps_co:
         """The object passed as `Agent(deps=...)`: whatever the agent's tools need."""
         return self._deps
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the session is in `plan` mode now: the call must change nothing."""
+        permits = self._given.permits
+        return permits is not None and permits.mode is PermissionMode.PLAN
 
     def emit(self, text: str) -> None:
         """Shows live output to everybody who watches. Any thread may call it; it never waits or

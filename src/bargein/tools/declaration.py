@@ -19,6 +19,16 @@ decides how it runs and how it stops:
 
 A function that does not stop within `grace_s` is abandoned: the result says so, and its resources
 stay taken.
+
+A call with an effect that is not in files can be undone if another function does it:
+
+    def cancel_order(item: str, result: str) -> str: ...
+
+    @tool(undo=cancel_order)
+    def order(item: str, count: int = 1) -> str: ...
+
+It gets those arguments of the call that it has parameters for, and in `result` the text of the
+call's result. Users are offered it when they undo the turn; it runs as a call of its own.
 """
 
 import inspect
@@ -35,6 +45,7 @@ from bargein.contracts.grace import BLIND_S, TOOL_S
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.permission import Reach
 from bargein.contracts.tool import Effect
+from bargein.tools.arguments import RESULT
 from bargein.tools.signature import Signature, read_signature
 
 P = ParamSpec("P")
@@ -69,6 +80,10 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     reach: Reach | Callable[[Arguments], Reach] | None = None
     """What a call can change by itself, where `effect` does not say. Decides which calls run in the
     permission modes `plan` and `auto-edit`."""
+    asks: Callable[[Arguments], str] | None = None
+    """Says why a call needs approval where no rule of the policy asks; empty if it needs none."""
+    confined: Callable[[Arguments], bool] | None = None
+    """Whether a call can run in `plan` mode, closed in so that it changes nothing."""
     granted_by: tuple[str, ...] | None = None
     """The parameters that a user's grant fixes; None fixes all given ones. Texts in which a danger
     was found are always fixed."""
@@ -79,6 +94,9 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     when_stopped: str | Callable[[Arguments], str] = ""
     """What holds after a call was stopped in time, where `effect` does not say, such as
     `The file is as it was.`"""
+    undo: Callable[..., object] | None = None
+    """Undoes a call: a function, or another tool. Each of its parameters is one of this tool's, or
+    `result`."""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("thread", "process"):
@@ -116,6 +134,8 @@ class Tool(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
         self.__wrapped__ = function
+        self.undo = _undo_of(self)
+        """The tool that undoes a call of this one."""
         _check_fits(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -132,6 +152,12 @@ class Tool(Generic[P, R]):
             return options.grace_s
         blind = self.runs_in_thread and options.stop == "token" and not self.signature.filled
         return BLIND_S if blind else TOOL_S
+
+    @property
+    def undo_takes_result(self) -> bool:
+        """Whether `undo` needs what the call returned."""
+        names = _parameters(self.undo) if self.undo is not None else ()
+        return RESULT in names and RESULT not in _parameters(self)
 
     @property
     def runs_in_thread(self) -> bool:
@@ -162,6 +188,12 @@ class Tool(Generic[P, R]):
         reach = self.options.reach
         return reach(arguments) if callable(reach) else reach
 
+    def asks_for(self, arguments: Arguments) -> str:
+        return self.options.asks(arguments) if self.options.asks is not None else ""
+
+    def is_confined(self, arguments: Arguments) -> bool:
+        return self.options.confined is not None and self.options.confined(arguments)
+
     def timeout_of(self, arguments: Arguments) -> float | None:
         timeout_s = self.options.timeout_s
         return timeout_s(arguments) if callable(timeout_s) else timeout_s
@@ -175,6 +207,29 @@ class Tool(Generic[P, R]):
             return one_line(self.options.title(arguments))
         shown = arguments.get(self.options.subject) or next(iter(arguments.values()), "")
         return one_line(f"{self.name}: {shown}") if shown != "" else self.name
+
+
+def _parameters(of: "Tool[..., Any]") -> tuple[str, ...]:
+    return of.signature.arguments.__struct_fields__
+
+
+def _undo_of(tool: "Tool[..., Any]") -> "Tool[..., Any] | None":
+    function = tool.options.undo
+    if function is None:
+        return None
+    if not callable(function):
+        raise TypeError(f"tool {tool.name}: undo must be a function or a tool, not {function!r}")
+    if tool.options.effect is Effect.NONE:
+        raise ValueError(f"tool {tool.name}: it has no effect, so there is nothing to undo")
+    undo: Tool[..., Any] = function if isinstance(function, Tool) else Tool(function)
+    known = (*_parameters(tool), RESULT)
+    for field in msgspec.structs.fields(undo.signature.arguments):
+        if field.required and field.name not in known:
+            raise TypeError(
+                f"tool {tool.name} is undone by {undo.name}, whose parameter {field.name} it does "
+                f"not have; {undo.name} can take {', '.join(known)}"
+            )
+    return undo
 
 
 def _is_async(function: Callable[..., object]) -> bool:
@@ -234,10 +289,13 @@ def tool(
     resources_found: Callable[[Arguments], Iterable[str]] | None = None,
     title: Callable[[Arguments], str] | None = None,
     reach: Reach | Callable[[Arguments], Reach] | None = None,
+    asks: Callable[[Arguments], str] | None = None,
+    confined: Callable[[Arguments], bool] | None = None,
     granted_by: tuple[str, ...] | None = None,
     subject: str = "",
     example: dict[str, Any] | None = None,
     when_stopped: str | Callable[[Arguments], str] = "",
+    undo: Callable[..., object] | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 

@@ -87,7 +87,8 @@ def _child_task(task: Task) -> ChildTask:
 def _title(arguments: Mapping[str, Any]) -> str:
     tasks: list[Task] = arguments["tasks"]
     first = tasks[0].task if tasks else ""
-    return f"delegate {len(tasks)}: {first}"
+    whom = f"to {len(tasks)} sub-agents: " if len(tasks) > 1 else ""
+    return f"delegate {whom}{first}".rstrip()
 
 
 def _result(reports: Sequence[ChildReport]) -> CallResult:

@@ -6,6 +6,7 @@ path, run one after the other.
 """
 
 import errno
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ READ_BYTES_MAX = 60_000
 READ_LINES_MAX = 2_000
 _HINTED_CHARS_MAX = 1 << 20
 _AS_IT_WAS = "The file is as it was before."
+_OWN_SETTINGS = ("bargein.toml", ".mcp.json")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -41,6 +43,10 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
         "resources_found": lambda arguments: [workspace.found(arguments["path"])],
         "subject": "path",
         "when_stopped": _AS_IT_WAS,
+        "asks": lambda arguments: _why_to_ask(arguments["path"]),
+        "reach": lambda arguments: (
+            Reach.ANYTHING if _why_to_ask(arguments["path"]) else Reach.FILES
+        ),
     }
 
     @tool(effect=Effect.NONE, subject="path", example={"path": "src/main.py"})
@@ -77,7 +83,6 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     @tool(
         name="write_file",
         effect=Effect.IDEMPOTENT,
-        reach=Reach.FILES,
         granted_by=("path",),
         example={"path": "notes/todo.md", "content": "- one\n"},
         title=lambda arguments: f"write {arguments['path']}",
@@ -91,7 +96,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             content: The complete new content.
         """
         data = content.encode()
-        with _open_place(workspace, path, make_directories=True) as place:
+        with _open_to_change(workspace, path, make_directories=True) as place:
             is_new = write_atomically(place, data, token)
             kind = "a new file" if is_new else "replaced"
             return f"Wrote {place.path}: {len(data)} bytes, {kind}."
@@ -99,7 +104,6 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     @tool(
         name="edit_file",
         effect=Effect.UNKNOWN,
-        reach=Reach.FILES,
         granted_by=("path",),
         example={"path": "src/main.py", "old_text": "retries = 3", "new_text": "retries = 5"},
         title=lambda arguments: f"edit {arguments['path']}",
@@ -116,7 +120,7 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             new_text: The text to put in its place.
             every: Replace every occurrence, if there is more than one.
         """
-        with _open_place(workspace, path) as place:
+        with _open_to_change(workspace, path) as place:
             text, version = read_whole(place, token)
             old, new = _with_line_ends_of(text, old_text, new_text)
             _refuse_unless_found(place.path, text, old, every)
@@ -128,6 +132,28 @@ def file_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
             return f"Edited {place.path}{times}. It now reads:\n{_around(edited, at, len(new))}"
 
     return read_file, write_file, edit_file
+
+
+def _why_to_ask(path: str) -> str:
+    """A change of these files can run any program, or change what is asked about."""
+    parts = os.path.normpath(path).casefold().split("/")
+    if ".git" in parts:
+        return "git runs programs that its folder names"
+    return "it has settings of Bargein" if parts[-1] in _OWN_SETTINGS else ""
+
+
+@contextmanager
+def _open_to_change(
+    workspace: Workspace, path: str, *, make_directories: bool = False
+) -> Iterator[Place]:
+    """A plan touches no file system, so a path was asked about by its words. It must not lead by a
+    link to what would have been asked about."""
+    with _open_place(workspace, path, make_directories=make_directories) as place:
+        if _why_to_ask(place.path) and not _why_to_ask(path):
+            raise PathRefused(
+                f"{path} leads to {place.path} by a link. Give that path: the user is asked."
+            )
+        yield place
 
 
 @contextmanager

@@ -11,6 +11,7 @@ all its answering tasks; none outlives it.
 
 import asyncio
 import hmac
+import os
 import secrets
 import shutil
 import tempfile
@@ -25,6 +26,8 @@ from bargein.tools.frames import BrokenFrame, Message
 
 ANSWERS_MAX = 32
 _END_S = 0.1
+# Without links, so that a sandbox can show a folder in it.
+_TEMPORARY = os.path.realpath(tempfile.gettempdir())
 
 HungUp = Callable[[], Awaitable[None]]
 Answer = Callable[[Message, HungUp], Awaitable[Message]]
@@ -49,8 +52,14 @@ class ChildLink:
         assert self._folder is not None
         return {"path": str(self._folder / "link"), "secret": self._secret}
 
+    @property
+    def folder(self) -> str:
+        """The child must be able to reach this folder."""
+        assert self._folder is not None
+        return str(self._folder)
+
     async def __aenter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="bargein-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="bargein-", dir=_TEMPORARY))
         try:
             self._server = await asyncio.start_unix_server(
                 self._begin, self._folder / "link", limit=1 << 20

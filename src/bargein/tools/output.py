@@ -7,6 +7,7 @@ the receipt.
 
 import codecs
 import re
+import signal
 from collections.abc import Callable
 
 import msgspec
@@ -154,7 +155,20 @@ def command_text(process: Process, exited: Exit, report: StopReport) -> str:
     """Describes a command that ended by itself: its output, how it ended, what it left running."""
     shown = as_read(process.output.text()).rstrip("\n") or "(no output)"
     swept = swept_text(process, report)
-    return f"{shown}\n[{exit_text(exited)}, {exited.elapsed_s:.1f} s]{swept}"
+    limits = limits_text(process, exited)
+    return f"{shown}\n[{exit_text(exited)}, {exited.elapsed_s:.1f} s]{limits}{swept}"
+
+
+def limits_text(process: Process, exited: Exit) -> str:
+    """Says which limits of the user's the command reached; empty if none."""
+    reached = list(process.limits_reached)
+    if exited.signal == signal.SIGXCPU:
+        reached.append("CPU time")
+    if exited.signal == signal.SIGXFSZ:
+        reached.append("file size")
+    if not reached:
+        return ""
+    return f"\n[it reached the user's limit of {' and '.join(reached)} for a command]"
 
 
 def swept_text(process: Process, report: StopReport) -> str:
@@ -174,6 +188,9 @@ def stopped_detail(process: Process, report: StopReport) -> StopDetail:
     """Returns the receipt data of a stopped command. The first signal is sent during the cancel and
     may end the command before its processes are counted; then the command is added here."""
     detail = stop_detail(report)
+    if process.sandbox:
+        means = f"{detail.means}, in a sandbox ({process.sandbox})"
+        detail = msgspec.structs.replace(detail, means=means)
     exited = process.exit
     if exited is None or any(one.pid == process.pid for one in detail.processes):
         return detail

@@ -6,6 +6,7 @@ for are stopped.
 """
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,14 @@ from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Arguments, Tool, tool
 from bargein.tools.frames import Message
 from bargein.tools.link import ChildLink, HungUp
-from bargein.tools.output import as_read, exit_text, live_output, swept_text
+from bargein.tools.output import as_read, exit_text, limits_text, live_output, swept_text
+from bargein.tools.sandboxing import (
+    can_be_confined,
+    command_is_over,
+    leaves_sandbox,
+    offering_outside,
+    with_hint,
+)
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, patience_for, wait_and_sweep
 
 
@@ -31,6 +39,8 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         return min(asked or settings.python_timeout_s, settings.command_timeout_s_max)
 
     @tool(
+        asks=partial(leaves_sandbox, tool_environment),
+        confined=partial(can_be_confined, tool_environment),
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="code",
@@ -38,10 +48,12 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         title=lambda arguments: f"python: {arguments['code']}",
         example={"code": "from bargein_tools import terminal\nprint(terminal('ls'))"},
     )
+    @offering_outside(tool_environment)
     async def python(
         code: str,
         context: ToolContext,
         timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None,
+        outside: bool = False,
     ) -> CallResult:
         """Run Python code in a fresh process, in the workspace.
 
@@ -52,6 +64,8 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         Args:
             code: The code.
             timeout_s: Seconds after which it is stopped.
+            outside: Leave the sandbox, in which code can write only to the workspace and /tmp and
+                may have no network. The user has to approve.
         """
         callbacks = _Callbacks(context)
         async with ChildLink(callbacks.answer, patience_for(context)) as link:
@@ -61,6 +75,8 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
                 context,
                 with_input=True,
                 on_output=live,
+                outside=outside,
+                besides=[link.folder],
             )
             context.output_from(lambda: as_read(process.output.text()))
             given = {"code": code, "tools": callbacks.functions(), **link.address}
@@ -69,7 +85,9 @@ def python_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
                 exited, report = await wait_and_sweep(process, context, feed=feed)
             finally:
                 live.finish()
-        return _result(process, callbacks.value, exited, swept_text(process, report))
+                command_is_over(tool_environment, process)
+        result = _result(process, callbacks.value, exited, swept_text(process, report))
+        return with_hint(result, process, tool_environment.sandbox)
 
     return python
 
@@ -125,6 +143,6 @@ def _result(process: Process, value: str | None, exited: Exit, swept: str) -> Ca
         parts.append(f"=> {value}")
     if exited.code != 0:
         parts.append(f"[{exit_text(exited)}]")
-    text = ("\n".join(parts) or "(no output)") + swept
+    text = ("\n".join(parts) or "(no output)") + limits_text(process, exited) + swept
     status = CallStatus.FINISHED if exited.code == 0 else CallStatus.FAILED
     return text_result(status, text, exit_text(exited))

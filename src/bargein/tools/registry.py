@@ -15,11 +15,12 @@ import msgspec
 from bargein.calls.words import denied, error_text, refused
 from bargein.cancel import Cancelled, Token, run_thread
 from bargein.contracts.grace import MARGIN_S
-from bargein.contracts.model import ToolCall, ToolSchema
+from bargein.contracts.model import Text, ToolCall, ToolSchema
 from bargein.contracts.permission import Reach
 from bargein.contracts.tool import (
     CallContext,
     CallResult,
+    CallStatus,
     Effect,
     ForeignTool,
     ForeignTools,
@@ -28,14 +29,22 @@ from bargein.contracts.tool import (
     Refused,
 )
 from bargein.errors import ModelMisbehaved
-from bargein.tools.approval import DEFAULT_POLICY, Decision, Policy, grant_of, question
-from bargein.tools.arguments import read_arguments, read_object
+from bargein.tools.approval import (
+    DEFAULT_POLICY,
+    Decision,
+    Policy,
+    PolicyVerdict,
+    grant_of,
+    question,
+)
+from bargein.tools.arguments import arguments_of_undo, read_arguments, read_object
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool
 from bargein.tools.resources import ResourceBusy, ResourceHold, ResourceTable
 from bargein.tools.running import Isolated, LeftBehind, run_function
 from bargein.tools.tool_environment import ToolEnvironment
 
+_NOTHING_TO_UNDO = (CallStatus.NOT_STARTED, CallStatus.DETACHED)
 CALLS_DEEP_MAX = 8
 LOOK_S_MAX = 10.0
 _LOOK_GRACE_S = 0.1
@@ -92,19 +101,24 @@ class ToolRegistry:
         added = tool if isinstance(tool, Tool) else Tool(tool)
         if added.name in self._tools:
             raise ValueError(f"there is already a tool named {added.name!r}; give it another name")
-        if added.options.isolation == "process" and self._isolated is None:
-            raise ValueError(
-                f"tool {added.name} needs its own process, but this registry cannot start "
-                "any; pass isolated=..."
-            )
-        wanted = added.signature.deps
-        if wanted is not None and not isinstance(self._deps, wanted):
-            raise TypeError(
-                f"tool {added.name} needs deps of type {wanted.__name__}, but gets "
-                f"{type(self._deps).__name__}; give the agent deps=..."
-            )
+        self._check_runs(added)
+        if added.undo is not None:
+            self._check_runs(added.undo)
         self._tools[added.name] = added
         return added
+
+    def _check_runs(self, tool: AnyTool) -> None:
+        if tool.options.isolation == "process" and self._isolated is None:
+            raise ValueError(
+                f"tool {tool.name} needs its own process, but this registry cannot start "
+                "any; pass isolated=..."
+            )
+        wanted = tool.signature.deps
+        if wanted is not None and not isinstance(self._deps, wanted):
+            raise TypeError(
+                f"tool {tool.name} needs deps of type {wanted.__name__}, but gets "
+                f"{type(self._deps).__name__}; give the agent deps=..."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,6 +174,31 @@ class ToolRegistry:
             if foreign is not None:
                 return self._plan_foreign(foreign, call)
             return Refused(self._no_such_tool(call.name))
+        return self._plan(tool, call)
+
+    def plan_undo(
+        self, call: ToolCall, result: CallResult, call_id: str
+    ) -> PlannedCall | Refused | None:
+        """`UndoingToolbox.plan_undo`. A call that may have happened half can be undone if that does
+        not need its result."""
+        tool = self._tools.get(call.name)
+        if tool is None or tool.undo is None or result.status in _NOTHING_TO_UNDO:
+            return None
+        if tool.undo_takes_result and result.status is not CallStatus.FINISHED:
+            return None
+        try:
+            given = arguments_of_undo(
+                tool.name,
+                tool.signature,
+                tool.undo.signature,
+                given=call.arguments,
+                result="\n".join(part.text for part in result.content if isinstance(part, Text)),
+            )
+        except ModelMisbehaved:
+            return None  # such a call has never run
+        return self._plan(tool.undo, ToolCall(call_id, tool.undo.name, given))
+
+    def _plan(self, tool: AnyTool, call: ToolCall) -> PlannedCall | Refused:
         try:
             arguments = read_arguments(
                 tool.name, tool.signature, call.arguments, tool.options.example
@@ -176,6 +215,8 @@ class ToolRegistry:
         verdict = self._policy.decide(tool.name, values)
         if verdict.decision is Decision.DENY:
             return Refused(denied(tool.name, verdict.why))
+        if verdict.decision is Decision.ALLOW and (why := tool.asks_for(values)):
+            verdict = PolicyVerdict(Decision.ASK, why)
         approval: Question | None = None
         if verdict.decision is Decision.ASK:
             try:
@@ -195,6 +236,7 @@ class ToolRegistry:
             prepared,
             grace_s,
             tool.reach_of(values),
+            tool.is_confined(values),
         )
 
     def _plan_foreign(self, tool: ForeignTool, call: ToolCall) -> PlannedCall | Refused:

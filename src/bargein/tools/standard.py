@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bargein.process import Containment
+from bargein.sandbox.command_sandbox import CommandSandbox
 from bargein.tools.approval import DEFAULT_POLICY, Policy
 from bargein.tools.background import ProcessTable
 from bargein.tools.declaration import Tool
@@ -28,20 +29,29 @@ def open_tool_environment(
     settings: ToolSettings | None = None,
     *,
     hidden: Iterable[str] = (),
+    sandbox: CommandSandbox | None = None,
 ) -> ToolEnvironment:
     """Opens an environment for tools. Secrets are removed from `environment`, which is the
-    program's own. File tools refuse the `hidden` directories, wherever the workspace is."""
+    program's own. File tools refuse the `hidden` directories, wherever the workspace is. `terminal`
+    and `python` run in `sandbox`, if there is one."""
     settings = settings or ToolSettings()
     clean = scrubbed(environment, settings.environment_allowed)
-    return ToolEnvironment(containment, Workspace(folder, hidden), clean, settings)
+    return ToolEnvironment(containment, Workspace(folder, hidden), clean, settings, sandbox)
 
 
 def standard_tools(tool_environment: ToolEnvironment) -> tuple[Tool[..., Any], ...]:
     table = ProcessTable(tool_environment.settings.background_max)
+    sandbox = tool_environment.sandbox
+    commands: tuple[Tool[..., Any], ...] = ()
+    # Where nobody may allow a command to go without the sandbox, it needs one that holds.
+    if sandbox is None or not (sandbox.sealed and sandbox.why_not):
+        commands = (
+            terminal_tool(tool_environment, table),
+            process_tool(table),
+            python_tool(tool_environment),
+        )
     return (
-        terminal_tool(tool_environment, table),
-        process_tool(table),
-        python_tool(tool_environment),
+        *commands,
         *file_tools(tool_environment.workspace),
         search_tool(tool_environment),
         web_fetch_tool(tool_environment),

@@ -9,6 +9,7 @@ itself, and nothing changes here.
 """
 
 import os
+from functools import partial
 from typing import Annotated, Any
 
 import anyio.lowlevel
@@ -29,6 +30,13 @@ from bargein.tools.output import (
     exit_text,
     live_output,
     stopped_detail,
+)
+from bargein.tools.sandboxing import (
+    can_be_confined,
+    command_is_over,
+    leaves_sandbox,
+    offering_outside,
+    with_hint,
 )
 from bargein.tools.tool_environment import ToolEnvironment, wait_and_sweep
 
@@ -54,7 +62,13 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
         return min(asked or settings.command_timeout_s, settings.command_timeout_s_max)
 
     async def start(
-        command: str, folder: str, size: PtySize | None, context: ToolContext, *, background: bool
+        command: str,
+        folder: str,
+        size: PtySize | None,
+        context: ToolContext,
+        *,
+        background: bool,
+        outside: bool,
     ) -> tuple[Entry, LiveOutput]:
         live = live_output(context.show_live, context.token.clock.now)
         process = await tool_environment.start(
@@ -65,17 +79,20 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             pty=size,
             with_input=background,
             on_output=live,
+            outside=outside,
         )
         context.output_from(lambda: as_read(process.output.text()))
         return table.add(context, command, process, in_background=background), live
 
     async def run_in_background(
-        command: str, folder: str, size: PtySize | None, context: ToolContext
+        command: str, folder: str, size: PtySize | None, context: ToolContext, *, outside: bool
     ) -> CallResult:
         if not context.can_detach:
             raise ModelMisbehaved(NO_BACKGROUND)
         with table.starting_in_background(context):
-            entry, live = await start(command, folder, size, context, background=True)
+            entry, live = await start(
+                command, folder, size, context, background=True, outside=outside
+            )
         # If a stop came first, the command is ending with the turn, and `end_of` waits for it.
         context.detach(
             f"Started in the background as {entry.id} (pid {entry.process.pid}). It runs until "
@@ -89,14 +106,18 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             exited, report = await wait_and_sweep(entry.process, context)
         finally:
             live.finish()
+            command_is_over(tool_environment, entry.process)
         # Lets the process tool, if it waits for this end, tell the model first.
         await anyio.lowlevel.cancel_shielded_checkpoint()
         if entry.end_known:
             context.outcome_is_known()
         result_of = killed_result if entry.killed else ended_result
-        return result_of(entry.process, exited, report)
+        result = result_of(entry.process, exited, report)
+        return with_hint(result, entry.process, tool_environment.sandbox)
 
     @tool(
+        asks=partial(leaves_sandbox, tool_environment),
+        confined=partial(can_be_confined, tool_environment),
         effect=Effect.UNKNOWN,
         timeout_s=limit_of,
         subject="command",
@@ -104,6 +125,7 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
         title=lambda arguments: str(arguments["command"]),
         example={"command": "ls -la"},
     )
+    @offering_outside(tool_environment)
     async def terminal(
         command: str,
         context: ToolContext,
@@ -111,6 +133,7 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
         timeout_s: Seconds | None = None,
         pty: bool = False,
         background: bool = False,
+        outside: bool = False,
     ) -> str | CallResult:
         """Run a shell command and get its output and exit code.
 
@@ -123,13 +146,15 @@ def terminal_tool(tool_environment: ToolEnvironment, table: ProcessTable) -> Too
             timeout_s: Seconds after which it is stopped.
             pty: Run it in a terminal, for programs that insist on one.
             background: Return at once and let it run on; a message says when it has ended.
+            outside: Leave the sandbox, in which a command can write only to the workspace and /tmp
+                and may have no network. The user has to approve.
         """
         _refuse_unless_runnable(command, cwd)
         folder = _folder(tool_environment, cwd)
         size = PtySize() if pty else None
         if background:
-            return await run_in_background(command, folder, size, context)
-        entry, live = await start(command, folder, size, context, background=False)
+            return await run_in_background(command, folder, size, context, outside=outside)
+        entry, live = await start(command, folder, size, context, background=False, outside=outside)
         try:
             return await end_of(entry, live, context)
         finally:

@@ -1,7 +1,7 @@
 """`ToolEnvironment`: where tools work, and how they start, wait for and sweep up processes."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from bargein.process import (
     PtySize,
     StopReport,
 )
+from bargein.sandbox.command_sandbox import CommandSandbox
 from bargein.tools.context import ToolContext
 from bargein.tools.output import stopped_detail
 from bargein.tools.workspace import Workspace
@@ -58,6 +59,8 @@ class ToolEnvironment:
     workspace: Workspace
     environment: Mapping[str, str]
     settings: ToolSettings
+    sandbox: CommandSandbox | None = None
+    """Where the model's commands run, unless they may leave it; None if there is no sandbox."""
 
     async def start(
         self,
@@ -71,29 +74,47 @@ class ToolEnvironment:
         with_input: bool = False,
         output: CaptureLimits | None = None,
         on_output: Callable[[bytes], None] | None = None,
+        outside: bool = True,
+        besides: Iterable[str] = (),
     ) -> Process:
         """Starts a command for a call, governed by `token` or else by the call's token.
 
+        Not `outside`: in the sandbox, if there is one; there it may write to the folders `besides`.
+
         A stop during the start does not lose the process: it is returned with its stop under way,
         so that its end is awaited and reported. If nothing was started, the call counts as not
-        started.
+        started. `sandboxing.command_is_over` has to be called at the end of each.
         """
         process: Process | None = None
+        containment, view = self.containment, None
+        env = self.environment if environment is None else environment
+        if self.sandbox is not None and not outside:
+            containment = self.sandbox.containment
+            view = self.sandbox.view(
+                context.session_id, read_only=context.read_only, besides=besides
+            )
+            if view is not None:
+                env = {**env, **self.sandbox.environment(view)}
+                self.sandbox.begin()
         with shield(_START_S_MAX):
             try:
-                process = await self.containment.spawn(
+                process = await containment.spawn(
                     argv,
                     cwd=folder or self.workspace.root,
-                    env=self.environment if environment is None else environment,
+                    env=env,
                     token=token or context.token,
                     pty=pty,
                     stdin="pipe" if with_input else "null",
                     output=output or self.settings.output_limits,
                     on_output=on_output,
+                    view=view,
                 )
             except Cancelled:
                 context.nothing_was_begun()
                 raise
+            finally:
+                if self.sandbox is not None and view is not None and process is None:
+                    self.sandbox.end()
         if process is None:
             raise WorldError(f"{argv[0]} did not start within {_START_S_MAX:g} s", retryable=True)
         return process

@@ -6,10 +6,12 @@ picture or shows only what is new. Pure: no I/O, no clock, no tasks; times are t
 """
 
 from bargein.view.changes import (
+    AnswerCutShort,
     AnswerEnded,
     AnswerReplaced,
     AnswerVoided,
     BackgroundClosed,
+    BudgetWarned,
     CallClosed,
     CallMoved,
     CallOpened,
@@ -18,6 +20,7 @@ from bargein.view.changes import (
     Change,
     ChildClosed,
     ChildOpened,
+    FilesCameBack,
     InboxChanged,
     MessageArrived,
     MessageTaken,
@@ -60,10 +63,12 @@ from bargein.view.shown import (
 
 __all__ = [
     "WORDS",
+    "AnswerCutShort",
     "AnswerEnded",
     "AnswerReplaced",
     "AnswerVoided",
     "BackgroundClosed",
+    "BudgetWarned",
     "CallClosed",
     "CallMoved",
     "CallOpened",
@@ -73,6 +78,7 @@ __all__ = [
     "Change",
     "ChildClosed",
     "ChildOpened",
+    "FilesCameBack",
     "InboxChanged",
     "MessageArrived",
     "MessageFate",

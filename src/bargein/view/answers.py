@@ -6,9 +6,7 @@ to stream before the log has the previous one, and a reader may have missed part
 
 from typing import TYPE_CHECKING
 
-from bargein.contracts.event import (
-    AssistantSaid,
-)
+from bargein.contracts.event import AnswerHeard, AssistantSaid
 from bargein.contracts.live import (
     AnswerSoFar,
     AnswerVoid,
@@ -21,6 +19,7 @@ from bargein.contracts.model import Reasoning, Text, ToolCall
 from bargein.contracts.receipt import StepKind
 from bargein.view.calls import call_asked, call_began, call_over
 from bargein.view.changes import (
+    AnswerCutShort,
     AnswerEnded,
     AnswerReplaced,
     AnswerVoided,
@@ -147,12 +146,34 @@ def _said(picture: "Picture", event: AssistantSaid) -> Changes:
         del turn.saying[: turn.saying.index(answer) + 1]
     changes = _complete(answer, text, event)
     answer.at = picture.at
+    if turn.heard_ahead is not None:
+        _hear(answer, turn.heard_ahead)
+        turn.heard_ahead = None
     turn.answers.append(answer)
     changes.append(AnswerEnded(answer))
     for part in parts:
         if isinstance(part, ToolCall):
             changes += call_asked(picture, event.turn, part)
     return tuple(changes)
+
+
+def _heard(picture: "Picture", event: AnswerHeard) -> Changes:
+    turn = picture.turns.get(event.turn)
+    if turn is None:
+        return ()
+    left = event.characters
+    for answer in turn.answers:
+        left = _hear(answer, left)
+    turn.heard_ahead = left if event.streaming else None
+    return (AnswerCutShort(turn, event.by),)
+
+
+def _hear(answer: ShownAnswer, characters: int) -> int:
+    """Mark how much of an answer was heard. Returns how many characters are left over."""
+    seen = len(answer.text) if answer.heard is None else answer.heard
+    if characters < seen:
+        answer.heard = characters
+    return max(0, characters - seen)
 
 
 def _streamed(saying: list[ShownAnswer], text: str, event: AssistantSaid) -> ShownAnswer | None:
@@ -204,4 +225,5 @@ LIVE: Rules = {
 
 RECORDED: Rules = {
     AssistantSaid: _said,
+    AnswerHeard: _heard,
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bargein.contracts.budget import Purpose
-from bargein.contracts.event import Compressed
+from bargein.contracts.event import BudgetLow, Compressed, FilesRolledBack
 from bargein.contracts.model import Image, Text, Usage
 from bargein.contracts.tool import CallResult
 from bargein.view.shown import (
@@ -85,6 +85,12 @@ class TurnTakenBack(_Change, frozen=True):
     turn: ShownTurn
 
 
+class FilesCameBack(_Change, frozen=True):
+    """A message rolled a turn back, and its files were put back as far as that was possible."""
+
+    told: FilesRolledBack
+
+
 class StepOpened(_Change, frozen=True):
     """A model request or a compression began (live only)."""
 
@@ -132,6 +138,14 @@ class AnswerEnded(_Change, frozen=True):
     """The log has the answer; or the turn has ended and the log never will (`said` is False)."""
 
     answer: ShownAnswer
+
+
+class AnswerCutShort(_Change, frozen=True):
+    """The user heard only a part of what the turn said: see `heard` of its answers. The model sees
+    no more of it."""
+
+    turn: ShownTurn
+    by: str
 
 
 # Calls
@@ -210,6 +224,12 @@ class UsageAdded(_Change, frozen=True):
     purpose: Purpose
 
 
+class BudgetWarned(_Change, frozen=True):
+    """Most of a budget is used."""
+
+    low: BudgetLow
+
+
 class Titled(_Change, frozen=True):
     title: str
     by: str
@@ -229,6 +249,7 @@ Change = (
     | TurnStopping
     | TurnClosed
     | TurnTakenBack
+    | FilesCameBack
     | StepOpened
     | StepClosed
     | WordsAdded
@@ -236,6 +257,7 @@ Change = (
     | AnswerReplaced
     | AnswerVoided
     | AnswerEnded
+    | AnswerCutShort
     | CallRequested
     | CallOpened
     | OutputAdded
@@ -249,6 +271,7 @@ Change = (
     | ChildClosed
     | Shortened
     | UsageAdded
+    | BudgetWarned
     | Titled
     | SessionClosed
 )
@@ -263,12 +286,14 @@ ITEMS = (
     MessageTakenBack,
     ModelTold,
     AnswerEnded,
+    AnswerCutShort,
     CallRequested,
     CallResulted,
     BackgroundClosed,
     QuestionOpened,
     TurnClosed,
     TurnTakenBack,
+    FilesCameBack,
     Shortened,
 )
 """The changes that make up a conversation: `Picture.items` keeps them, in order."""

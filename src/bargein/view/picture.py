@@ -97,7 +97,8 @@ class Picture:
         if not isinstance(event, Recorded):
             if at is not None:
                 self.at = at
-            return _LIVE[type(event)](self, event)
+            handle_live = _LIVE.get(type(event))
+            return handle_live(self, event) if handle_live is not None else ()
         if event.seq <= self.seq:
             return ()
         self.seq = event.seq

@@ -146,7 +146,8 @@ class ShownAnswer:
     """One answer of the model or of a user-written agent.
 
     `said`: the log has the answer, and `message` is all of it. Until then `text` and `reasoning`
-    grow. `partial`: it was cut off. Live only: `reasoning` that the log does not keep, and
+    grow. `partial`: it was cut off. `heard`: how many code points of `text` the user heard, if not
+    all; the model sees no more. Live only: `reasoning` that the log does not keep, and
     `unkept`, the text that was streamed beyond what the log has.
     """
 
@@ -161,6 +162,7 @@ class ShownAnswer:
     said: bool = False
     message: AssistantMessage | None = None
     partial: bool = False
+    heard: int | None = None
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     unkept: str = ""
@@ -226,6 +228,8 @@ class ShownTurn:
     hidden: bool = False
     is_whole: bool = False
     """Whether the picture saw the turn begin; if not, `began_at` is when it first saw it."""
+    heard_ahead: int | None = None
+    """How much of the answer that streams now the user heard, if not all."""
     first_item: int = 0
     """The number of the first item of this turn, counted from the picture's beginning."""
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bargein.contracts.event import (
+    BudgetLow,
     BudgetUsedUp,
     Compressed,
+    FilesRolledBack,
     HistoryImported,
     InterruptLanded,
     MessageAccepted,
@@ -32,8 +34,10 @@ from bargein.contracts.message import Disposition, Message, Mode
 from bargein.view.calls import drop_output
 from bargein.view.changes import (
     AnswerEnded,
+    BudgetWarned,
     Change,
     Changes,
+    FilesCameBack,
     InboxChanged,
     MessageArrived,
     MessageTaken,
@@ -181,7 +185,7 @@ def _settled(picture: "Picture", event: TurnSettled) -> Changes:
     for call in turn.calls:
         drop_output(picture.calls[call])
     unsaid = [answer for answer in turn.saying if answer.words]
-    turn.saying, turn.steps = [], []
+    turn.saying, turn.steps, turn.heard_ahead = [], [], None
     if event.outcome is TurnOutcome.COMPLETED:
         return (TurnClosed(turn),)
     for answer in unsaid:
@@ -198,9 +202,17 @@ def _hidden(picture: "Picture", event: TurnHidden) -> Changes:
     return (TurnTakenBack(turn),)
 
 
+def _rolled_back(picture: "Picture", event: FilesRolledBack) -> Changes:
+    return (FilesCameBack(event),)
+
+
 def _budget_used_up(picture: "Picture", event: BudgetUsedUp) -> Changes:
     picture.turn_of(event.turn).budget = event
     return ()
+
+
+def _budget_low(picture: "Picture", event: BudgetLow) -> Changes:
+    return (BudgetWarned(event),)
 
 
 # The session itself
@@ -251,7 +263,9 @@ RECORDED: Rules = {
     InterruptLanded: _landed,
     TurnSettled: _settled,
     TurnHidden: _hidden,
+    FilesRolledBack: _rolled_back,
     BudgetUsedUp: _budget_used_up,
+    BudgetLow: _budget_low,
     ModelUsed: _model_used,
     Compressed: _compressed,
     SessionTitled: _titled,

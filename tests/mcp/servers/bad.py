@@ -26,8 +26,10 @@ TOOLS = [
     "finish_late",  # answers a cancel with its result
     "junk",  # writes lines that are no messages, then answers
     "huge",  # answers with a line of 100 MB
+    "crowd",  # answers with some 5 million empty lists
     "twice",  # answers twice, and to requests that nobody made
     "flood",  # sends progress without end, and never answers
+    "flood_pings",  # asks whether we are there without end, and never answers
     "die",  # ends its process
     "change",  # changes its list of tools while it runs, and answers with a cancel or later
     "ask",  # asks the user, and answers with what came
@@ -111,6 +113,14 @@ def run_huge(request_id: Any, arguments: dict[str, Any], params: dict[str, Any])
         write(b'"}]}}\n')
 
 
+def run_crowd(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    with lock:
+        write(b'{"jsonrpc":"2.0","result":{"content":[[]')
+        for _ in range(5):
+            write(b",[]" * 1_000_000)
+        write(f']}},"id":{request_id}}}\n'.encode())
+
+
 def run_twice(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     for each in (999_999, request_id, request_id, "strange", 1.5, -1):
         text(each, f"answer to {each}")
@@ -119,7 +129,15 @@ def run_twice(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]
 def run_flood(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
     token = params["_meta"]["progressToken"]
     note = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
-    data = (json.dumps({"jsonrpc": "2.0", **note}).encode() + b"\n") * 500
+    write_for_ever(note)
+
+
+def run_flood_pings(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
+    write_for_ever({"method": "ping", "id": 1})
+
+
+def write_for_ever(message: dict[str, Any]) -> None:
+    data = (json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n") * 500
 
     def go() -> None:
         while True:
@@ -165,13 +183,15 @@ def need_input(request_id: Any, wanted: dict[str, Any]) -> None:
 
 
 def run_fork(request_id: Any, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    if os.fork() == 0:
+    between = os.fork()
+    if between == 0:
         os.setsid()
         if os.fork() == 0:
             for descriptor in (0, 1, 2):
                 os.close(descriptor)
             time.sleep(600)
         os._exit(0)
+    os.waitpid(between, 0)
     text(request_id, "forked")
 
 
@@ -227,7 +247,8 @@ def discover(request_id: Any) -> None:
 def initialize(request_id: Any) -> None:
     version = "1999-01-01" if KIND == "wrong_version" else "2025-06-18"
     value = {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}}
-    result(request_id, {**value, "serverInfo": {"name": "bad", "version": KIND}})
+    name = "\x1b[2J\u202e" + "x" * 100_000 if KIND == "ugly" else "bad"
+    result(request_id, {**value, "serverInfo": {"name": name, "version": KIND}})
 
 
 def heard(message: dict[str, Any]) -> None:
@@ -257,6 +278,9 @@ def main() -> None:
         sys.exit(2)
     if KIND == "silent":
         time.sleep(600)
+    if KIND == "ugly":
+        sys.stderr.write("\x1b]0;title\x07 broken")
+        sys.stderr.flush()
     if KIND == "noisy":
         write(b"Welcome to the server!\n" * 100)
         sys.stderr.write("warning\n" * 100_000)
@@ -269,13 +293,15 @@ def main() -> None:
 
 
 def run_quiet_child() -> None:
-    if os.fork() == 0:
+    between = os.fork()
+    if between == 0:
         os.setsid()
         if os.fork() == 0:
             for descriptor in (0, 1, 2):
                 os.close(descriptor)
             time.sleep(600)
         os._exit(0)
+    os.waitpid(between, 0)
 
 
 main()

@@ -73,6 +73,16 @@ async def wait(seconds: float, note: str = "") -> str:
 
 
 @server.tool()
+async def wait_until_stopped(when: str) -> str:
+    """Wait, and write the time at which it is stopped."""
+    try:
+        await anyio.sleep(60)
+    finally:
+        Path(when).write_text(repr(time.monotonic()))  # noqa: ASYNC240 - it is short
+    return "waited"
+
+
+@server.tool()
 def wait_in_thread(seconds: float, note: str = "") -> str:
     """A sync tool: the SDK runs it in a thread, which cannot be stopped."""
     _note(note, "began")
@@ -96,6 +106,14 @@ async def steps(number: int, context: Context) -> str:
     for step in range(number):
         await context.report_progress(step, number, f"step {step}")
     return f"{number} steps"
+
+
+@server.tool()
+async def grow(context: Context) -> str:
+    """Offer one more tool from now on."""
+    server.add_tool(lambda: "grown", name="grown", description="It is new.")
+    await context.notify_tools_changed()
+    return "there is one more"
 
 
 @server.tool()

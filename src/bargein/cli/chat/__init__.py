@@ -3,22 +3,29 @@
 import argparse
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bargein.cli.hosting import begin_host
+from bargein.errors import UserError
 from bargein.runtime.config import Config
 
 if TYPE_CHECKING:
-    from bargein.cli.chat.talk import OpenEngine
+    from bargein.cli.joining import OpenEngine
 
 LOG_FILE = "bargein.log"
 LOG_BYTES_MAX = 1024 * 1024
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    return converse(
-        config, resume=getattr(given, "resume", None), go_on=getattr(given, "go_on", False)
-    )
+    any_folder = getattr(given, "all", False)
+    go_on = getattr(given, "go_on", False)
+    if any_folder and not go_on:
+        raise UserError("--all is for -c: it continues the last session of any folder")
+    resume = getattr(given, "resume", None)
+    share = getattr(given, "share", False)
+    return converse(config, resume=resume, go_on=go_on, any_folder=any_folder, share=share)
 
 
 def converse(
@@ -26,11 +33,23 @@ def converse(
     *,
     resume: str | None = None,
     go_on: bool = False,
+    any_folder: bool = False,
+    share: bool = False,
     open_engine: "OpenEngine | None" = None,
 ) -> int:
     """Talks in this terminal until the user leaves: with the engine that is opened, or else with
     the owner of the data directory or one of our own."""
-    more: dict[str, Any] = {} if open_engine is None else {"open_engine": open_engine}
+    if open_engine is None:
+        # It starts while this program loads the rest of itself.
+        begun = begin_host(config)
+        from bargein.cli.joining import hosted_engine
+
+        open_engine = partial(hosted_engine, begun=begun)
+    more: dict[str, Any] = {
+        "open_engine": open_engine,
+        "any_folder": any_folder,
+        "share": share,
+    }
     if is_plain(config):
         from bargein.cli import plain
 

@@ -6,10 +6,14 @@ The drawing and the plain terminal both read this. Pure.
 
 from collections.abc import Callable, Iterable
 
+from bargein.cli.chat.paint import harmless
+from bargein.cli.receipts import spent_in_words
 from bargein.contracts.event import Recorded, TurnOutcome
 from bargein.contracts.receipt import Receipt
-from bargein.contracts.tool import Question
+from bargein.contracts.tool import CallStatus, Question
 from bargein.session.broadcast import Watched
+from bargein.tools.todo import NAME as TODO
+from bargein.tools.todo import TodoItem, todo_of
 from bargein.view import (
     WORDS,
     Change,
@@ -18,6 +22,7 @@ from bargein.view import (
     QuestionSettled,
     ShownCall,
     ShownChild,
+    ShownQuestion,
     ShownTurn,
     TurnClosed,
     TurnOpened,
@@ -36,13 +41,24 @@ class QuestionOnScreen:
         self.asked_at = asked_at
 
 
+class Aside:
+    """A side question that is being answered."""
+
+    def __init__(self, question: str, began_at: float) -> None:
+        self.question = question
+        self.began_at = began_at
+
+
 class Activity:
     """`stopping`: a stop was requested and its end is not on the screen yet. `unanswered`: the
     user's words in a turn that failed or crashed, to ask again. `receipt` is the last receipt
-    shown, `failure` the last error."""
+    shown, `failure` the last error. `asides` are the side questions that are being answered.
+    `own_senders`: by these names whoever sits here is known; None if that is not known yet."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self.asides: dict[str, Aside] = {}
+        self.own_senders: frozenset[str] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -79,7 +95,7 @@ class Activity:
             case TurnClosed(turn=turn):
                 self.stopping = False
                 failed = turn.outcome in (TurnOutcome.FAILED, TurnOutcome.CRASHED)
-                self.unanswered = self._words_of(turn) if failed else ""
+                self.unanswered = self.words_of(turn) if failed else ""
                 if turn.receipt is not None:
                     self.receipt = turn.receipt
             case QuestionOpened(question=asked):
@@ -89,9 +105,19 @@ class Activity:
             case _:
                 pass
 
-    def _words_of(self, turn: ShownTurn) -> str:
+    def words_of(self, turn: ShownTurn) -> str:
+        """Returns what people said in a turn."""
         known = (self.picture.messages.get(each) for each in turn.messages)
         return "\n".join(each.text for each in known if each is not None and not each.is_news)
+
+    def author_of(self, sender: str) -> str:
+        """Returns who wrote a message; empty if it was whoever sits here, or nobody knows."""
+        mine = self.own_senders
+        return "" if not sender or mine is None or sender in mine else harmless(sender)
+
+    def answered_in_words(self, asked: ShownQuestion) -> str:
+        author = self.author_of(asked.by)
+        return f"answered{f' by {author}' if author else ''}: {harmless(asked.answer or '')}"
 
     @property
     def turn_began_at(self) -> float | None:
@@ -118,16 +144,36 @@ class Activity:
             f"sub-agent  {' '.join(child.task.split())}" for child in children
         ]
 
+    @property
+    def todo(self) -> tuple[TodoItem, ...]:
+        """The model's plan: the list of its last call of the tool `todo` that went well."""
+        return todo_of(call.arguments) if (call := self._todo_call) is not None else ()
+
+    @property
+    def todo_of_turn(self) -> tuple[TodoItem, ...]:
+        """The plan of the running turn."""
+        call, turn = self._todo_call, self.picture.turn
+        return self.todo if call is not None and turn is not None and call.turn == turn.id else ()
+
+    @property
+    def _todo_call(self) -> ShownCall | None:
+        for call in reversed(self.picture.calls.values()):
+            if call.name == TODO and call.status is CallStatus.FINISHED:
+                return call
+        return None
+
+    @property
+    def context_used(self) -> int:
+        """The tokens of the last request and its answer, which the next request contains."""
+        for turn in reversed(self.picture.turns.values()):
+            for answer in reversed(turn.answers):
+                if answer.usage.input_tokens:
+                    return answer.usage.input_tokens + answer.usage.output_tokens
+        return 0
+
     def used_in_words(self) -> str:
         """Tokens used, and their cost where the price is known."""
-        spent = self.picture.used
-        if not spent.tokens:
-            return ""
-        tokens = f"{spent.tokens}" if spent.tokens < 10_000 else f"{spent.tokens / 1000:.0f}k"
-        if not spent.priced:
-            return f"{tokens} tokens"
-        at_least = "at least " if spent.unpriced else ""
-        return f"{tokens} tokens · {at_least}${spent.priced:.{2 if spent.priced >= 1 else 4}f}"
+        return spent_in_words(self.picture.used)
 
     def failed_in_words(self, error: str) -> str:
         """Why something failed and what to do; shortened if it is the same as last time."""

@@ -6,17 +6,18 @@ another process runs. The terminal is written once, against this.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.permission import PermissionMode
+from bargein.contracts.receipt import Receipt
 from bargein.session.any_session import AnySession
 from bargein.session.state import SessionState
 
 if TYPE_CHECKING:
-    from bargein.mcp.prompts import ListedPrompt
-    from bargein.mcp.servers import ServerStatus
-    from bargein.process import Containment
+    from bargein.cli.attached import AttachedEngine
+    from bargein.mcp.overview import McpOverview
+    from bargein.process import Containment, SandboxReport
 
 
 class ListedSession(Protocol):
@@ -42,8 +43,27 @@ class AnyEngine(Protocol):
         ...
 
     @property
+    def own_senders(self) -> frozenset[str]:
+        """The senders of messages that are the words of whoever sits at this terminal."""
+        ...
+
+    @property
+    def sharing(self) -> "AttachedEngine | None":
+        """Shares sessions with guests, where that is possible."""
+        ...
+
+    @property
     def workspace(self) -> str:
         """The folder that the agent works in; empty if that is not known."""
+        ...
+
+    @property
+    def has_places(self) -> bool:
+        """Whether sessions work in folders of their own."""
+        ...
+
+    def workspace_of(self, session: Any) -> str:
+        """The folder of a session in a list; empty if nobody has said."""
         ...
 
     @property
@@ -53,6 +73,11 @@ class AnyEngine(Protocol):
     def model_why(self) -> str: ...
 
     @property
+    def context_tokens(self) -> int | None:
+        """How many tokens the model reads at most; None if that is not known."""
+        ...
+
+    @property
     def tools(self) -> tuple[ToolSchema, ...]: ...
 
     @property
@@ -60,6 +85,9 @@ class AnyEngine(Protocol):
 
     @property
     def containment(self) -> "Containment | None": ...
+
+    @property
+    def sandbox(self) -> "SandboxReport | None": ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -72,6 +100,10 @@ class AnyEngine(Protocol):
 
     async def session(self, session_id: str) -> AnySession: ...
 
+    def child(self, session_id: str) -> AnySession:
+        """The session of a sub-agent, to look at."""
+        ...
+
     async def sessions(self, *, limit: int = 100) -> Sequence[ListedSession]: ...
 
     def state(self, session_id: str) -> SessionState | None: ...
@@ -80,13 +112,13 @@ class AnyEngine(Protocol):
 
     def in_background(self, *, but: str) -> list[str]: ...
 
-    def use_model(self, name: str) -> None: ...
+    async def use_model_in(self, session_id: str, name: str) -> None: ...
+
+    async def stop_all(self) -> tuple[Receipt, ...]: ...
 
     async def warm_up(self) -> None: ...
 
-    def mcp_status(self) -> "tuple[ServerStatus, ...]": ...
-
-    async def mcp_prompts(self) -> "tuple[ListedPrompt, ...]": ...
+    async def mcp_overview(self) -> "McpOverview": ...
 
     async def mcp_prompt(self, name: str, words: str = "") -> str: ...
 

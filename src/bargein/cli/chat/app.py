@@ -6,12 +6,14 @@ responsive. Words leave the line only when the session has them: if it refuses t
 back.
 """
 
+import math
 import sys
 import time
 from collections.abc import Coroutine
 
 import anyio
 from anyio.abc import TaskGroup
+from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition, has_completions, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
@@ -40,22 +42,28 @@ from bargein.cli.chat.completer import ChatCompleter
 from bargein.cli.chat.input_line import Draft, KeptHistory, Pastes
 from bargein.cli.chat.keyboard import Keyboard
 from bargein.cli.chat.keys import bindings
+from bargein.cli.chat.mentions import mention_of
+from bargein.cli.chat.notifying import means_of, sequence, worth_telling
 from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
+from bargein.cli.chat.picking import pick_of
 from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
-from bargein.cli.chat.talk import OpenEngine, Talk, Work, default_engine
+from bargein.cli.chat.talk import Talk, Work
 from bargein.cli.chat.view import View
+from bargein.cli.joining import OpenEngine, hosted_engine
 from bargein.cli.leaving import Leaving
 from bargein.cli.signals import heard, tidied_before_death
 from bargein.contracts.chat_commands import chat_command_of
 from bargein.contracts.event import Recorded
 from bargein.contracts.live import ReasoningDelta, TextDelta
 from bargein.contracts.message import Mode
+from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.config import Config
 from bargein.runtime.data_directory import explain_data_directory
 from bargein.runtime.key_names import shown
 from bargein.session.broadcast import Watched
+from bargein.view import Change, ShownCall
 
 FRAME_S = 0.03
 SPIN_S = 0.12
@@ -65,6 +73,8 @@ SEQUENCE_REST_S = 0.025
 SEQUENCE_S = 0.005
 AGAIN_S = 2.0
 LEAVE_AGAIN_S = 5.0
+# How long leaving waits for the session to take words that were sent.
+HAND_OVER_S = 10.0
 INPUT_LINES_MAX = 10
 HISTORY_CHARACTERS_MAX = 10_000
 
@@ -78,16 +88,29 @@ class Chat:
         *,
         resume: str | None = None,
         go_on: bool = False,
-        open_engine: OpenEngine = default_engine,
+        any_folder: bool = False,
+        share: bool = False,
+        open_engine: OpenEngine = hosted_engine,
         keyboard: Input | None = None,
     ) -> None:
         self.keys = {action: shown(names[0]) for action, names in config.keys().items()}
-        self.talk = Talk(config, self, resume=resume, go_on=go_on, open_engine=open_engine)
+        self.talk = Talk(
+            config,
+            self,
+            resume=resume,
+            go_on=go_on,
+            any_folder=any_folder,
+            share=share,
+            open_engine=open_engine,
+        )
         self.left = anyio.Event()
         colour = not config.environment.get("NO_COLOR")
         symbols = symbols_for(sys.stdout.encoding or "ascii", config.environment)
         self._painter = Painter(colour=colour, symbols=symbols)
         self.view = View(self._painter, self._scroll, self.talk.activity, self.talk.now, self.keys)
+        self.view.on_change = self._notify
+        self._notify_by = means_of(config.text("chat.notify"), config.environment)
+        self._notify_after_s = config.number("chat.notify_after_s")
         self._hint = self._noticed = ""
         self._scrolled: list[str] = []
         self._app_ended = anyio.Event()
@@ -103,6 +126,8 @@ class Chat:
         self._draft = Draft(config.home)
         self._draft_is_old = False
         self._unsent: list[str] = []
+        self._handing_over = 0
+        self._handed_over = anyio.Event()
         self._pastes = Pastes()
         self.buffer = Buffer(
             completer=ChatCompleter(self.talk),
@@ -137,13 +162,15 @@ class Chat:
             if self.talk.can_go_on:
                 self.spawn(self.talk.continue_)
             return
-        meant = self.talk.answer_meant(line, self._line_begun_at)
+        freely = mode is self.talk.enter_mode
+        meant = self.talk.answer_meant(line, self._line_begun_at, freely=freely)
         text = self._pastes.unfold(line)
         draft = self._draft_below()
         self._remember(line, text)
         if meant is not None:
             self.buffer.reset()
-            self.spawn(lambda: self._obey(self.talk.answer(*meant)))
+            question, answer = meant[0], self._pastes.unfold(meant[1])
+            self._hand_over(lambda: self._obey(self.talk.answer(question, answer)))
         elif (found := chat_command_of(line)) is not None or line.startswith("/"):
             command = f"/{found}" if found is not None else text
             self.buffer.reset()
@@ -155,7 +182,7 @@ class Chat:
         else:
             self._unsent.append(text)
             self.buffer.reset()
-            self.spawn(lambda: self._send(text, mode))
+            self._hand_over(lambda: self._send(text, mode))
         if draft:
             self.put_back(draft)
 
@@ -170,6 +197,28 @@ class Chat:
             await command
         finally:
             self._keep_draft()
+
+    def _hand_over(self, work: Work) -> None:
+        """Starts work that gives words of the user to the session. Leaving waits for it."""
+
+        async def counted() -> None:
+            try:
+                await work()
+            finally:
+                self._handing_over -= 1
+                self._handed_over.set()
+
+        self._handing_over += 1
+        self.spawn(counted)
+
+    async def _wait_for_words(self) -> None:
+        """Waits until the session has the words that were sent. If it does not take them in time,
+        they are in the line of the next start."""
+        while self._handing_over and not self._parting:
+            self._handed_over = anyio.Event()
+            self._hint = f"sending your words; {self.keys['interrupt']} leaves at once"
+            self.changed()
+            await self._handed_over.wait()
 
     async def _send(self, text: str, mode: Mode) -> None:
         await self.talk.send(text, mode)
@@ -205,8 +254,12 @@ class Chat:
             self._hint = f"{self.keys['interrupt']} again leaves{and_stops}"
             self.changed()
 
+    def expand(self) -> None:
+        """Shows all of the last call that has ended."""
+        self.spawn(lambda: run_command(self.talk, "/output"))
+
     def paste(self, text: str) -> None:
-        self.buffer.insert_text(self._pastes.fold(text))
+        self.buffer.insert_text(mention_of(text) or self._pastes.fold(text))
 
     def pasted_before_cursor(self) -> str:
         return self._pastes.placeholder_before(self.buffer.document.text_before_cursor)
@@ -229,11 +282,22 @@ class Chat:
             self._forget_notice()
         self.view.show(event)
 
+    def _notify(self, change: Change) -> None:
+        """Has the terminal tell the user, who may be looking at another window."""
+        words = worth_telling(change, self.talk.now(), self._notify_after_s)
+        written = sequence(self._notify_by, words) if words else ""
+        if written:
+            self.app.output.write_raw(written)
+            self.app.output.flush()
+
     def show_again(self, pieces: list[Piece]) -> None:
         self.view.forget()
         # Running calls are drawn at the bottom and scroll when they end.
         ended = [each for each in pieces if not isinstance(each, Called) or each.status is not None]
         self.view.replay(ended)
+
+    def show_whole(self, call: ShownCall) -> None:
+        self.view.show_whole(call)
 
     def notice(self, words: str) -> None:
         self._hint = self._noticed = words
@@ -249,6 +313,23 @@ class Chat:
         text = self._pastes.fold(text) if len(text) > HISTORY_CHARACTERS_MAX else text
         self.buffer.text = f"{text}\n{self.buffer.text}" if self.buffer.text else text
         self.buffer.cursor_position = len(self.buffer.text)
+
+    can_draw = True
+    can_ask = True
+
+    def ask(self, question: Question) -> None:
+        self.view.ask(question)
+        self.changed()
+
+    def pick(self, command: str) -> bool:
+        if self.buffer.text:
+            return False
+        self.buffer.text = f"{command} "
+        self.buffer.cursor_position = len(self.buffer.text)
+        # The menu is a task of the drawing, which other tasks do not find by themselves.
+        with set_app(self.app):
+            self.buffer.start_completion()
+        return True
 
     def leave(self) -> None:
         """Leave; but what runs on a server would go on, so the first time say that."""
@@ -292,8 +373,11 @@ class Chat:
                 self._leaving.at_once()
             call_if_open(caller, self.ctrl_c)
 
+        sending = anyio.move_on_after(math.inf)
+
         def leave(number: object) -> None:
             self._leaving.begin()
+            call_if_open(caller, sending.cancel)
             call_if_open(caller, self.left.set)
 
         with (
@@ -306,6 +390,9 @@ class Chat:
                 group.start_soon(self._run_talk)
                 group.start_soon(self._paint)
                 await self.left.wait()
+                with sending:
+                    sending.deadline = anyio.current_time() + HAND_OVER_S
+                    await self._wait_for_words()
                 await self._close(group)
         self._leaving.over()
         session = self.talk.session
@@ -339,6 +426,7 @@ class Chat:
         except BargeinError as error:
             self._failed = 2 if isinstance(error, UserError) else 1
             self._parting = explain_data_directory(str(error), self.talk.config.home)
+            self._handed_over.set()
             self.left.set()
 
     async def _guarded(self, work: Work) -> None:
@@ -426,9 +514,11 @@ class Chat:
         hint = self._hint
         if self.app.layout.is_searching:
             hint = f"{self.keys['send']} takes it · {self.keys['interrupt']} leaves it"
+        if self.buffer.complete_state is not None and pick_of(self.buffer.text) is not None:
+            hint = f"Up and Down choose · type to search · {self.keys['send']} takes it"
         meant = self.talk.answer_meant(self.buffer.text, self._line_begun_at)
         if meant is not None:
-            hint = f"{self.keys['send']} answers: {meant[1]}"
+            hint = f"{self.keys['send']} answers: {' '.join(meant[1].split())}"
         return status(self.talk, self._painter, hint, self.app.output.get_size().columns)
 
 

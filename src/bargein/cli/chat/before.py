@@ -7,14 +7,18 @@ how it ended.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bargein.cli.chat.edits import StyledLine, edit_lines
+from bargein.cli.chat.restored import rollback_in_words
 from bargein.cli.receipts import in_words, worded
-from bargein.contracts.event import TurnOutcome
-from bargein.contracts.model import Text, ToolCall
+from bargein.contracts.event import BudgetLow, TurnOutcome
+from bargein.contracts.model import AssistantMessage, Text, ToolCall, UserMessage
 from bargein.contracts.tool import CallStatus
 from bargein.view import (
+    AnswerCutShort,
     AnswerEnded,
     BackgroundClosed,
     Change,
+    FilesCameBack,
     MessageTaken,
     Picture,
     ShownAnswer,
@@ -25,10 +29,15 @@ from bargein.view import (
     beside,
 )
 
+HEARD_CHARACTERS = 40
+
 
 @dataclass(frozen=True, slots=True)
 class UserSpoke:
+    """`sender` is empty if it is not known."""
+
     words: str
+    sender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +47,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call and its outcome; `status` is None if it has not ended."""
+    """A call and its outcome; `status` is None if it has not ended. `changed` are the lines that an
+    edit changed."""
 
     name: str
     title: str
     status: CallStatus | None = None
     summary: str = ""
     unsuccessful: bool = False
+    changed: tuple[StyledLine, ...] = ()
 
     def __str__(self) -> str:
         title = beside(self.name, self.title)
@@ -61,22 +72,44 @@ Piece = UserSpoke | Answered | Called | Noted
 
 
 def said_before(picture: Picture, *, turns: int) -> list[Piece]:
-    """Returns the last `turns` turns and what came between them."""
-    return [piece for item in picture.last_items(turns) for piece in _pieces(item, picture)]
+    """Returns the last `turns` turns and what came between them; of a session that began with
+    another conversation and has fewer, the end of that, too."""
+    said = [piece for item in picture.last_items(turns) for piece in _pieces(item, picture)]
+    missing = turns - len(picture.turns)
+    return [*_imported(picture, missing), *said] if missing > 0 else said
+
+
+def _imported(picture: Picture, turns: int) -> list[Piece]:
+    messages = picture.imported.messages if picture.imported is not None else ()
+    pieces: list[Piece] = []
+    for message in messages:
+        words = "\n".join(
+            part.text for part in getattr(message, "content", ()) if isinstance(part, Text)
+        )
+        if words and isinstance(message, UserMessage):
+            pieces.append(UserSpoke(words))
+        elif words and isinstance(message, AssistantMessage):
+            pieces.append(Answered(words))
+    begins = [at for at, piece in enumerate(pieces) if isinstance(piece, UserSpoke)]
+    return pieces[begins[-turns] :] if len(begins) > turns else pieces
 
 
 def _pieces(item: Change, picture: Picture) -> Iterator[Piece]:
     match item:
         case MessageTaken(message=message) if not message.is_news:
-            yield UserSpoke(message.text)
+            yield UserSpoke(message.text, message.message.sender)
         case AnswerEnded(answer=answer):
             yield from _answer(answer, picture)
+        case AnswerCutShort(turn=turn):
+            yield Noted("dim", heard_in_words(turn))
         case BackgroundClosed(call=call):
             yield Noted("note", background_over(call))
         case TurnClosed(turn=turn):
             yield from _end(turn)
         case TurnTakenBack():
             yield Noted("dim", "(taken back)")
+        case FilesCameBack(told=told):
+            yield from (Noted(style, words) for style, words in rollback_in_words(told))
         case _:
             pass
 
@@ -94,7 +127,29 @@ def called(call: ShownCall) -> Called:
     result = call.result
     if result is None:
         return Called(call.name, call.title)
-    return Called(call.name, call.title, result.status, result.summary, result.unsuccessful)
+    changed = tuple(edit_lines(call))
+    return Called(
+        call.name, call.title, result.status, result.summary, result.unsuccessful, changed
+    )
+
+
+def heard_in_words(turn: ShownTurn) -> str:
+    """Says how much of a turn's text the user heard."""
+    last = next((each for each in turn.answers if each.heard is not None), None)
+    if last is None:
+        return "heard in part; the model sees no more of it"
+    heard = " ".join(last.text[: last.heard].split())[-HEARD_CHARACTERS:]
+    where = f"up to “{heard}”" if heard else "nothing of it"
+    return f"heard: {where}; the model sees no more of it"
+
+
+def budget_in_words(low: BudgetLow) -> str:
+    """Says how much of a budget is used."""
+    units = {"steps": "steps", "tokens": "tokens", "time": "s"}
+    share = f"{low.used / low.limit:.0%}"
+    if low.kind == "cost":
+        return f"the {low.scope} has used {share} of its ${low.limit:g}"
+    return f"the {low.scope} has used {share} of its {low.limit:,.0f} {units[low.kind]}"
 
 
 def _end(turn: ShownTurn) -> Iterator[Piece]:

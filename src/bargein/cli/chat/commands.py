@@ -4,22 +4,27 @@ import difflib
 from argparse import ArgumentTypeError
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 
 import anyio
 
+from bargein.cli.chat.guests import share, unshare
+from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.picking import described, fitting, sessions_fitting
 from bargein.cli.chat.rewinding import diff, redo, rewind, undo
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
-from bargein.cli.doctor import describe_sandbox
+from bargein.cli.doctor import describe_commands, describe_sandbox
 from bargein.cli.granted import in_lines
+from bargein.cli.here import place_here
 from bargein.cli.names import session_name
-from bargein.cli.receipts import in_full, in_words
+from bargein.cli.receipts import all_in_words, in_full, in_words
 from bargein.contracts.choice import choose
 from bargein.contracts.event import Compressed
 from bargein.contracts.message import Mode
 from bargein.contracts.permission import GrantScope, PermissionMode
 from bargein.contracts.receipt import Receipt
 from bargein.errors import UserError
+from bargein.models.costs import LISTED_MODELS
 from bargein.runtime.settings import ACTIONS
 from bargein.session.any_session import AnySession
 
@@ -29,6 +34,8 @@ MODES = {
     PermissionMode.AUTO_EDIT: "file edits run without asking, the rest as in ask",
     PermissionMode.FULL: "nothing is asked",
 }
+KEY_OF = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+LISTED_ALONE = 15
 CYCLE = (PermissionMode.ASK, PermissionMode.AUTO_EDIT, PermissionMode.PLAN)
 
 
@@ -50,6 +57,11 @@ async def run_command(talk: Talk, line: str) -> None:
     try:
         if name.startswith("mcp__"):
             await _prompt_of_server(talk, name, rest)
+            return
+        custom = talk.custom.read().get(name) if name not in COMMANDS else None
+        if custom is not None:
+            await talk.ready.wait()
+            await talk.send(custom.message(rest), talk.enter_mode)
             return
         command = find_command(name)
         if not command.at_once:
@@ -117,6 +129,18 @@ async def _send(talk: Talk, words: str, mode: Mode) -> None:
     await talk.send(words, mode)
 
 
+async def _btw(talk: Talk, rest: str) -> None:
+    if rest == "stop":
+        if not talk.activity.asides:
+            raise UserError("no side question is being answered")
+        talk.stop_asides()
+        return
+    if not rest:
+        raise UserError("write what to ask after it: /btw WORDS")
+    talk.opened()
+    talk.face.spawn(partial(talk.ask_aside, rest))
+
+
 async def _retry(talk: Talk, rest: str) -> None:
     await talk.retry()
 
@@ -138,7 +162,7 @@ async def _answer(talk: Talk, rest: str) -> None:
     await talk.answer(question_id, rest)
 
 
-async def _share(talk: Talk, rest: str) -> None:
+async def _tell(talk: Talk, rest: str) -> None:
     if talk.ran is None:
         raise UserError("you have not run a command yet; for example: !git status")
     ran, talk.ran = talk.ran, None
@@ -264,6 +288,8 @@ async def _status(talk: Talk, rest: str) -> None:
         report = engine.containment.report
         lines.append(f"  commands {report.means}: {report.promise}")
         lines.append(f"  sandbox  {describe_sandbox(report.hiding)}")
+    if (closed_in := engine.sandbox) is not None:
+        lines.append(f"           {describe_commands(closed_in)}")
     talk.face.tell("note", "\n".join(lines))
 
 
@@ -271,7 +297,8 @@ async def _mcp(talk: Talk, rest: str) -> None:
     from bargein.cli.mcp import details, status_line
 
     engine, _ = talk.opened()
-    found = engine.mcp_status()
+    overview = await engine.mcp_overview()
+    found = overview.servers
     if rest:
         found = tuple(each for each in found if each.name == rest)
     if not found:
@@ -283,7 +310,7 @@ async def _mcp(talk: Talk, rest: str) -> None:
         shown = details(status)
         # The tools are many: they are listed for one server that is named.
         lines += [f"  {each}" for each in (shown if rest else shown[len(status.tools) :])]
-    lines += [f"  {each.usage()}  {each.about}" for each in await engine.mcp_prompts()]
+    lines += [f"  {each.usage()}  {each.about}" for each in overview.prompts]
     talk.face.tell("note", "\n".join(lines))
 
 
@@ -294,6 +321,21 @@ async def _prompt_of_server(talk: Talk, name: str, words: str) -> None:
     await talk.send(await engine.mcp_prompt(name, words), Mode.STEER)
 
 
+async def _output(talk: Talk, rest: str) -> None:
+    ended = [call for call in talk.activity.picture.calls.values() if call.status is not None]
+    if rest:
+        ended = [call for call in ended if call.id == rest or call.id.startswith(f"{rest}_")]
+    if not ended:
+        raise UserError(f"no call {rest} has ended" if rest else "no call has ended yet")
+    talk.face.show_whole(ended[-1])
+
+
+async def _todo(talk: Talk, rest: str) -> None:
+    marks = {"done": "x", "doing": ">", "open": " "}
+    lines = [f"  [{marks[each.state]}] {each.text}" for each in talk.activity.todo]
+    talk.face.tell("note", harmless("\n".join(lines)) or "the model has written down no plan")
+
+
 async def _receipt(talk: Talk, rest: str) -> None:
     if talk.activity.receipt is None:
         raise UserError("nothing has been stopped yet")
@@ -301,13 +343,34 @@ async def _receipt(talk: Talk, rest: str) -> None:
 
 
 async def _model(talk: Talk, rest: str) -> None:
-    engine, _ = talk.opened()
+    engine, session = talk.opened()
+    known = models_known(talk)
+    if rest.isdecimal() and 1 <= int(rest) <= len(known):
+        rest = known[int(rest) - 1]
+    elif rest and ":" not in rest and rest not in known:
+        # What the menu shows first for these words.
+        rest = next((known[at] for at in fitting(rest, known)), rest)
     if rest:
-        engine.use_model(rest)
+        await engine.use_model_in(session.id, rest)
         talk.face.tell("note", f"{engine.model_name} from the next step on")
         talk.face.spawn(talk.warm_up)
-    else:
-        talk.face.tell("note", f"{engine.model_name} ({engine.model_why}); /model NAME changes it")
+        return
+    now = f"{engine.model_name} ({engine.model_why})"
+    if known and talk.face.pick("/model"):
+        talk.face.tell("note", f"in use: {now}")
+        return
+    lines = [f"  {number}  {name}" for number, name in enumerate(known, 1)]
+    talk.face.tell("note", "\n".join([now, *lines, "/model NUMBER or NAME changes it"]))
+
+
+def models_known(talk: Talk) -> list[str]:
+    """Returns models to choose from: of the providers whose key is set, and the embedded one."""
+    engine, _ = talk.opened()
+    if engine.attached_to and not engine.has_places:
+        return []
+    environment = talk.config.environment
+    found = [name for name in LISTED_MODELS if environment.get(KEY_OF[name.partition(":")[0]])]
+    return [*found, "local"]
 
 
 async def _mode(talk: Talk, rest: str) -> None:
@@ -375,21 +438,69 @@ async def _tools(talk: Talk, rest: str) -> None:
 async def _sessions(talk: Talk, rest: str) -> None:
     engine, now = talk.opened()
     if rest:
-        session_id = await find_session(engine, rest, listed_by="/sessions")
-        await talk.open_session(session_id)
-        talk.face.tell("dim", f"this is {session_id}; /sessions {now.id} goes back")
+        await _open(talk, rest)
         return
-    lines = []
-    for head in await engine.sessions(limit=15):
-        when = datetime.fromtimestamp(head.updated_at).astimezone()
-        state = engine.state(head.id)
-        doing = "  (working)" if state is not None and state.busy else ""
-        here = "  (this one)" if head.id == now.id else doing
-        lines.append(f"  {when:%m-%d %H:%M}  {head.id}  {head.title}".rstrip() + here)
-    if not lines:
+    found = await engine.sessions(limit=LISTED_ALONE)
+    if not found:
         talk.face.tell("note", "nothing has been said in any session yet")
         return
+    if len(found) > 1 and talk.face.pick("/sessions"):
+        return
+    here = place_here(talk.config).workspace
+    lines = []
+    for head in found:
+        about = "this one" if head.id == now.id else described(engine, head, here)
+        lines.append(f"  {head.id}  {head.title}".rstrip() + f"  ({about})")
     talk.face.tell("note", "\n".join([*lines, "  /sessions ID opens one"]))
+
+
+async def _open(talk: Talk, words: str) -> None:
+    """Opens the session with this id or beginning of an id, or else the first whose title fits."""
+    engine, now = talk.opened()
+    try:
+        session_id = await find_session(engine, words, listed_by="/sessions")
+    except UserError:
+        others = [each for each in await talk.sessions() if each.id != now.id]
+        found = sessions_fitting(words, others)
+        if not found:
+            raise
+        session_id = found[0].id
+    await talk.open_session(session_id)
+    talk.face.tell("dim", f"this is {session_id}; /sessions {now.id} goes back")
+
+
+async def _panic(talk: Talk, rest: str) -> None:
+    """Stops everything in all sessions, whoever began it."""
+    engine, _ = talk.opened()
+    talk.face.tell("warn", all_in_words(await engine.stop_all()))
+
+
+async def _resume(talk: Talk, rest: str) -> None:
+    """Chooses a session, of this folder first, and opens it."""
+    if rest:
+        await _open(talk, rest)
+        return
+    _, now = talk.opened()
+    if not any(each.id != now.id for each in await talk.sessions()):
+        raise UserError("there is no other session; /new begins one")
+    if not talk.face.pick("/resume"):
+        await _sessions(talk, "")
+
+
+async def _rename(talk: Talk, rest: str) -> None:
+    if not rest:
+        raise UserError("write the new title after it: /rename WORDS")
+    await talk.opened()[1].rename(rest)
+    talk.face.tell("dim", f"this session is now {rest!r}")
+
+
+async def _fork(talk: Talk, rest: str) -> None:
+    """Goes on in a new session that begins with what was said until the end of a turn."""
+    _, now = talk.opened()
+    made = await now.fork(rest or None)
+    await talk.open_session(made)
+    after = f" after turn {rest}" if rest else ""
+    talk.face.tell("dim", f"forked{after}: this is {made}; /sessions {now.id} goes back")
 
 
 async def _new(talk: Talk, rest: str) -> None:
@@ -437,8 +548,10 @@ async def _export(talk: Talk, rest: str) -> None:
 async def _help(talk: Talk, rest: str) -> None:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  /{name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    for name, custom in talk.custom.read().items():
+        lines.append(f"  /{name:<{width}}  {custom.help}")
     lines.append(f"  !{'command':<{width}}  run a command yourself; only you see its output")
-    lines.append(f"  @{'file':<{width}}  completes a file name")
+    lines.append(f"  @{'file':<{width}}  sends the file along; found by any of its letters")
     keys = talk.config.keys()
     lines += ["", *(f"  {', '.join(keys[name]):<19}  {ACTIONS[name][1]}" for name in keys)]
     talk.face.tell("note", "\n".join(lines))
@@ -453,6 +566,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "redirect": SlashCommand("stop the answer and say this instead", _redirect, needs_words=True),
     "steer": SlashCommand("add this to the running turn", _steer, needs_words=True),
     "queue": SlashCommand("send this as its own turn, later", _queue, needs_words=True),
+    "btw": SlashCommand("ask something beside the running turn; /btw stop", _btw, needs_words=True),
     "inbox": SlashCommand("list what waits; /inbox drop ID, /inbox edit ID WORDS", _inbox),
     "undo": SlashCommand("take the last turn back, with its files; /undo --preview", undo),
     "redo": SlashCommand("take back what /undo did to files", redo),
@@ -464,15 +578,23 @@ COMMANDS: dict[str, SlashCommand] = {
     "bg": SlashCommand("move the running call to the background", _background),
     "tasks": SlashCommand("list what runs; /tasks stop ID", _tasks),
     "answer": SlashCommand("answer the open question", _answer, needs_words=True),
-    "share": SlashCommand("send the last !command and its output", _share),
-    "model": SlashCommand("show the model; /model NAME changes it", _model),
+    "tell": SlashCommand("send the last !command and its output", _tell),
+    "share": SlashCommand("let a guest in: /share NAME; list, approve NAME, deny NAME", share),
+    "unshare": SlashCommand("let all guests of this session out again", unshare),
+    "model": SlashCommand("choose the model; /model NAME", _model),
     "mode": SlashCommand("what runs without asking: /mode plan, ask, auto-edit or full", _mode),
     "grants": SlashCommand("list what you allowed for longer; /grants revoke ID", _grants),
+    "todo": SlashCommand("show the model's plan", _todo),
     "tools": SlashCommand("list the model's tools", _tools),
     "mcp": SlashCommand("show MCP servers; /mcp NAME lists the tools of one", _mcp),
     "status": SlashCommand("show model, state and usage", _status),
+    "output": SlashCommand("show all of the last call; /output ID of that one", _output),
     "receipt": SlashCommand("show the last stop in full", _receipt),
-    "sessions": SlashCommand("list sessions; /sessions ID opens one", _sessions),
+    "sessions": SlashCommand("choose among all sessions; /sessions ID opens one", _sessions),
+    "resume": SlashCommand("choose a session, of this folder first; /resume ID", _resume),
+    "rename": SlashCommand("give this session a title", _rename, needs_words=True),
+    "fork": SlashCommand("go on in a copy; /fork TURN: as it was after that turn", _fork),
+    "panic": SlashCommand("stop everything, in all sessions", _panic),
     "new": SlashCommand("start a new session", _new),
     "compact": SlashCommand("shorten what the model sees of this session", _compact),
     "export": SlashCommand("write the session as Markdown; /export FILE", _export),

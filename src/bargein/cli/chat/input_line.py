@@ -5,6 +5,7 @@ large paste as one short placeholder in the line; it is sent in full. `KeptHisto
 key.
 """
 
+import fcntl
 import os
 import re
 from collections.abc import Iterable
@@ -14,20 +15,26 @@ from pathlib import Path
 from prompt_toolkit.history import FileHistory
 
 LINE = "line"
+LOCK = "lock"
+TERMINALS_MAX = 100
 PASTE = "paste-"
 
 
 class Draft:
-    """One per data directory, which one program uses at a time. Written with each change; a failed
-    write costs only the draft."""
+    """One for each terminal on a data directory: the first folder that no other terminal has
+    locked. So a terminal finds what one that is gone left behind, and never what somebody else is
+    writing. Written with each change; a failed write costs only the draft."""
 
     def __init__(self, home: Path) -> None:
+        self._home = home
         self._folder = home / "draft"
+        self._lock = -1
         self._pasted: set[int] = set()
 
     def kept(self) -> tuple[str, dict[int, str]]:
         """Returns the line and its pastes."""
         try:
+            self._take_folder()
             line = (self._folder / LINE).read_text(encoding="utf-8")
             pastes = {
                 int(found.name.removeprefix(PASTE)): found.read_text(encoding="utf-8")
@@ -37,6 +44,19 @@ class Draft:
             return "", {}
         self._pasted = set(pastes)
         return line, pastes
+
+    def _take_folder(self) -> None:
+        for number in range(1, TERMINALS_MAX + 1):
+            self._folder = self._home / ("draft" if number == 1 else f"draft-{number}")
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+            else:
+                self._lock = lock
+                return
 
     def keep(self, line: str, pastes: dict[int, str]) -> None:
         try:

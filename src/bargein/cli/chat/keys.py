@@ -13,6 +13,7 @@ from prompt_toolkit.key_binding.bindings.search import abort_search, accept_sear
 from prompt_toolkit.keys import Keys
 
 from bargein.cli.chat.commands import COMMANDS, cycle_mode, detach_newest, edit_last
+from bargein.cli.chat.picking import pick_of
 from bargein.contracts.message import Mode
 from bargein.runtime.key_names import key_sequence
 
@@ -67,6 +68,7 @@ def actions(chat: "Chat") -> Rows:
             (busy & ~has_completions, talk.stop),
         ],
         "interrupt": [(always, chat.ctrl_c)],
+        "expand": [(always, chat.expand)],
         "leave": [(empty, chat.leave)],
         "edit_last": [(always, lambda: chat.spawn(lambda: edit_last(talk)))],
         "background": [(runs_call, lambda: chat.spawn(lambda: detach_newest(talk)))],
@@ -84,9 +86,9 @@ def _enter(chat: "Chat") -> None:
     if state is not None and state.current_completion is not None:
         buffer.apply_completion(state.current_completion)
         command = COMMANDS.get(buffer.text.removeprefix("/")) if buffer.text[:1] == "/" else None
-        if command is None:
+        if command is None and pick_of(buffer.text) is None:
             return
-        if command.needs_words:
+        if command is not None and command.needs_words:
             buffer.insert_text(" ")
             return
     chat.submit(chat.talk.enter_mode)

@@ -24,6 +24,7 @@ STYLES = {
     "ask": "1;33",
     "note": "36",
     "plain": "0",
+    "qr": "97;40",
 }
 # The same colours for the bottom of the screen, which names them differently.
 LINE_COLOURS = {
@@ -101,7 +102,10 @@ class Painter:
             legacy_windows=False,
         )
         self._print(console, text, block.code)
-        return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
+        lines = [line.rstrip() for line in out.getvalue().split("\n")]
+        # Blank lines of a table are coloured.
+        seen = [at for at, line in enumerate(lines) if _ESCAPE.sub("", line).strip()]
+        return "\n".join(lines[seen[0] : seen[-1] + 1]) if seen else ""
 
     def _print(self, console: "Console", text: str, code: str | None) -> None:
         shown: RenderableType

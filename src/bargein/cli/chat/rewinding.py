@@ -1,22 +1,16 @@
 """`/undo`, `/redo`, `/rewind` and `/diff`: what a turn did to files, shown and taken back."""
 
 from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.restored import files_in_words
 from bargein.cli.chat.talk import Talk
-from bargein.contracts.checkpoint import FileFate, FilesUndone
+from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnHidden, TurnSettled
 from bargein.errors import UserError
 from bargein.session.undo import Undone, words_of
+from bargein.session.undoing_calls import UndoOffer
 
 FILES_NOT_RESTORED = "files are not restored: what it did stays done"
 LINES_MAX = 400
-FILES_MAX = 40
-
-_SIGNS = {
-    FileFate.CHANGED_BACK: "~",
-    FileFate.BROUGHT_BACK: "+",
-    FileFate.REMOVED: "-",
-    FileFate.KEPT: "!",
-}
 
 
 async def undo(talk: Talk, rest: str) -> None:
@@ -25,6 +19,13 @@ async def undo(talk: Talk, rest: str) -> None:
         preview = await session.preview_undo()
         talk.face.tell("note", f"/undo would take back: {_words(preview)}")
         _tell_files(talk, preview.files)
+        _tell_offers(talk, preview)
+        return
+    option, _, calls = rest.partition(" ")
+    if option == "--calls":
+        begun = await session.undo_calls(calls.split() or None)
+        lines = [f"  {_offer(each)}" for each in begun.calls]
+        talk.face.tell("note", "\n".join([f"undoing ({begun.turn}):", *lines]))
         return
     overrule = _overruled(rest)
     undone = await session.undo(overrule=overrule)
@@ -89,7 +90,9 @@ def _overruled(rest: str) -> tuple[str, ...]:
         return ()
     option, _, path = rest.partition(" ")
     if option != "--overrule" or not path.strip():
-        raise UserError(f"/undo {rest}: say /undo, /undo --preview or /undo --overrule PATH")
+        raise UserError(
+            f"/undo {rest}: say /undo, /undo --preview, /undo --calls or /undo --overrule PATH"
+        )
     return (path.strip(),)
 
 
@@ -107,20 +110,25 @@ def _tell_effects(talk: Talk, undone: Undone) -> None:
         talk.face.tell("warn", "\n".join(f"  {effect}" for effect in undone.effects))
     else:
         talk.face.tell("dim", "it had changed nothing")
+    _tell_offers(talk, undone)
+
+
+def _tell_offers(talk: Talk, undone: Undone) -> None:
+    if undone.offers:
+        lines = [f"  {each.call}  {_offer(each)}" for each in undone.offers]
+        how = (
+            "/undo --calls undoes by other calls what the last turn did; /undo --calls ID... these:"
+        )
+        talk.face.tell("note", "\n".join([how, *lines]))
+
+
+def _offer(offer: UndoOffer) -> str:
+    return f"{harmless(offer.effect)}, by {harmless(offer.undo)}"
 
 
 def _tell_files(talk: Talk, files: FilesUndone | None) -> None:
     if files is None or not files.files:
         talk.face.tell("dim", "no file is changed")
         return
-    for style, chosen in (("note", files.changed), ("warn", files.kept)):
-        lines = [
-            f"  {_SIGNS[each.fate]} {harmless(each.path)}  {each.fate}{each.why and ': '}{each.why}"
-            for each in chosen[:FILES_MAX]
-        ]
-        if len(chosen) > FILES_MAX:
-            lines.append(f"  and {len(chosen) - FILES_MAX} more")
-        if lines:
-            talk.face.tell(style, "\n".join(lines))
-    if files.more:
-        talk.face.tell("dim", f"  and {files.more} more files")
+    for style, words in files_in_words(files):
+        talk.face.tell(style, words)

@@ -2,7 +2,7 @@
 
 It gets the user's whole environment and sees what the user sees. Its output is shown to the user
 alone, and it stops like anything else. Nothing of it reaches the model unless the user sends it
-with `/share`.
+with `/tell`.
 """
 
 import os

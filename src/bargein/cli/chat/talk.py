@@ -4,40 +4,55 @@
 things: `bargein.cli.chat.app` draws, `bargein.cli.plain` writes line by line.
 """
 
+import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from typing import Protocol
 
 import anyio
+import msgspec
+from anyio import to_thread
 
-from bargein.cli.chat.activity import Activity, QuestionOnScreen
-from bargein.cli.chat.any_engine import AnyEngine
+from bargein.cli.chat.activity import Activity, Aside, QuestionOnScreen
+from bargein.cli.chat.any_engine import AnyEngine, ListedSession
 from bargein.cli.chat.before import Piece, said_before
+from bargein.cli.chat.file_index import FileIndex
+from bargein.cli.chat.guests import invite
+from bargein.cli.chat.mentions import mentioned_files
 from bargein.cli.chat.paint import harmless
+from bargein.cli.chat.picking import SESSIONS_LISTED
 from bargein.cli.chat.shell import EndedCommand, ShellCommand
-from bargein.cli.default_agent import default_agent, describe_found_model
-from bargein.cli.granted import obey_mode_flag, project_grants
+from bargein.cli.default_agent import describe_found_model
+from bargein.cli.granted import obey_mode_flag
+from bargein.cli.here import lent_environment, place_here
+from bargein.cli.joining import OpenEngine, hosted_engine, note_place
 from bargein.cli.receipts import in_words
-from bargein.contracts.choice import choice_of
+from bargein.contracts.chat_commands import chat_command_of
+from bargein.contracts.choice import answer_of
 from bargein.contracts.event import Recorded, TurnOutcome
+from bargein.contracts.live import Notice
 from bargein.contracts.message import Mode
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.receipt import ReceiptStatus
+from bargein.contracts.tool import Question
 from bargein.errors import BargeinError, UserError
-from bargein.runtime.config import COMMAND_LINE, Config
-from bargein.runtime.data_directory import DOOR_FILE, owner_listens
-from bargein.runtime.engine import Engine
+from bargein.runtime.config import Config
+from bargein.runtime.custom_commands import CustomCommands
 from bargein.session.any_session import AnySession, AskedStop
 from bargein.session.broadcast import TooSlow, Watched
+from bargein.session.session import TooLate
 from bargein.session.state import SessionState
+from bargein.view import ShownCall
 
 READ_S = 0.5
 """How long a question must have been visible before typed input can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
+SESSIONS_LOOKED_AT = 1000
 
-OpenEngine = Callable[[Config, Callable[[str], object]], AnyEngine]
 Work = Callable[[], Coroutine[object, object, None]]
 
 
@@ -57,6 +72,10 @@ class Face(Protocol):
         """Shows the end of another session, to which the user has switched."""
         ...
 
+    def show_whole(self, call: ShownCall) -> None:
+        """Shows all that a call changed or gave back."""
+        ...
+
     def notice(self, words: str) -> None:
         """Shows the progress of something slow."""
         ...
@@ -67,6 +86,25 @@ class Face(Protocol):
 
     def leave(self) -> None: ...
 
+    @property
+    def can_draw(self) -> bool:
+        """Whether a picture made of characters makes sense here."""
+        ...
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody is there to answer a question of the program itself."""
+        ...
+
+    def ask(self, question: Question) -> None:
+        """Shows a question of the program itself."""
+        ...
+
+    def pick(self, command: str) -> bool:
+        """Opens the menu of a command. Returns False if that is not possible: there are no menus,
+        or the user is writing something else."""
+        ...
+
     def changed(self) -> None:
         """Redraws, because something on the screen has changed."""
         ...
@@ -74,22 +112,6 @@ class Face(Protocol):
     def spawn(self, work: Work) -> None:
         """Starts work that waits. Shows the user its `BargeinError`s."""
         ...
-
-
-def default_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
-    """The engine of whoever owns the data directory and lets others in; or one of our own."""
-    if owner_listens(config.home):
-        from bargein.cli.attached import AttachedEngine
-
-        address = f"unix:{config.home / DOOR_FILE}"
-        where = f"the server that owns {config.home}"
-        wanted = config.effective.get("model")
-        if wanted is not None and wanted.source == COMMAND_LINE:
-            raise UserError(f"--model: {where} chooses the model; leave it out to attach to it")
-        return AttachedEngine(address, where=where, on_notice=on_notice)
-    return Engine(
-        default_agent(config), config=config, on_notice=on_notice, grants=project_grants(config)
-    )
 
 
 class Talk:
@@ -100,7 +122,9 @@ class Talk:
         *,
         resume: str | None = None,
         go_on: bool = False,
-        open_engine: OpenEngine = default_engine,
+        any_folder: bool = False,
+        share: bool = False,
+        open_engine: OpenEngine = hosted_engine,
     ) -> None:
         self.config = config
         self.face = face
@@ -110,9 +134,16 @@ class Talk:
         self.session: AnySession | None = None
         self.shell: ShellCommand | None = None
         self.ran: EndedCommand | None = None
+        self.custom = CustomCommands(config.environment, Path.cwd())
+        self.files = FileIndex(Path.cwd(), self._read_files)
+        self._children_seen: set[str] = set()
         self.ready = anyio.Event()
         self._resume = resume
         self._go_on = go_on
+        self._any_folder = any_folder
+        self._share = share
+        self._asked_here = 0
+        self._answers: dict[str, Callable[[str], object]] = {}
         self._open_engine = open_engine
         self._watching: anyio.CancelScope | None = None
         self._seq = 0
@@ -131,7 +162,8 @@ class Talk:
     def busy(self) -> bool:
         """Whether a stop would stop something."""
         state = self.state
-        return self.shell is not None or (state is not None and state.busy)
+        runs = state is not None and state.busy
+        return self.shell is not None or runs or bool(self.activity.asides)
 
     @property
     def goes_on(self) -> bool:
@@ -182,7 +214,8 @@ class Talk:
         await self.ready.wait()
         _, session = self.opened()
         try:
-            await session.send(text, mode=mode)
+            files = await to_thread.run_sync(mentioned_files, text, Path.cwd())
+            await session.send(text, mode=mode, attachments=files)
             self.said = True
         except BargeinError as error:
             self.face.tell("bad", f"not sent: {error}")
@@ -197,11 +230,35 @@ class Talk:
             return
         if self.engine is None or self.session is None or self.state is None:
             return
+        if self.activity.asides and not self.state.busy:
+            self.stop_asides()
+            return
         stop = self.session.interrupt_now()
         # Until the end of the turn is shown; the session itself may already be further.
         self.activity.stopping = stop.landed
         self.face.spawn(lambda: self._show_if_unstored(stop))
         self.face.changed()
+
+    async def ask_aside(self, question: str) -> None:
+        """Has a side question answered, and shows the answer."""
+        _, session = self.opened()
+        name = f"btw-{token_hex(4)}"
+        self.activity.asides[name] = Aside(question, self.now())
+        self.face.changed()
+        try:
+            answer = await session.side_question(question, question_id=name)
+        finally:
+            del self.activity.asides[name]
+            self.face.changed()
+        self.face.tell("dim", f"btw: {harmless(question)}")
+        self.face.tell("plain", harmless(answer.text) or "(the model said nothing)")
+        how = "stopped; " if answer.stopped else ""
+        self.face.tell("dim", f"[{how}beside the conversation: the model will not remember it]")
+
+    def stop_asides(self) -> None:
+        _, session = self.opened()
+        for name in self.activity.asides:
+            self.face.spawn(partial(_stop_aside, session, name))
 
     async def _show_if_unstored(self, stop: AskedStop) -> None:
         """The end of the turn shows a stop. If the store did not accept it, the log has no such end
@@ -209,6 +266,9 @@ class Talk:
         receipt = await stop.receipt()
         if receipt.status is ReceiptStatus.TOO_LATE:
             self.activity.stopping = False
+            if self.goes_on:
+                # Somebody at another screen may have been faster.
+                self.face.tell("dim", "already over; nothing was left to stop")
             self.face.changed()
         if receipt.status is ReceiptStatus.STOPPED and not receipt.stored:
             self.activity.stopping = False
@@ -260,7 +320,7 @@ class Talk:
         self.ran = ran
         words = [f"$ {ran.command}", *([ran.output] if ran.output else [])]
         self.face.tell("plain", "\n".join(words))
-        self.face.tell("dim", f"[{ran.ending} · only you have seen this; /share sends it]")
+        self.face.tell("dim", f"[{ran.ending} · only you have seen this; /tell sends it]")
 
     async def warm_up(self) -> None:
         """Loads a local model before it is needed. If a turn is waiting for it, that turn reports
@@ -290,21 +350,67 @@ class Talk:
         """The question that has been open longest."""
         return next(iter(self.activity.questions.items()), None)
 
-    def answer_meant(self, line: str, begun_at: float) -> tuple[str, str] | None:
-        """Returns the question and its answer, if the line is one: exactly the number, the first
-        letter or the whole of a choice, begun after the question could be read. Nothing else ever
-        answers by accident."""
+    def answer_meant(
+        self, line: str, begun_at: float, *, freely: bool = True
+    ) -> tuple[str, str] | None:
+        """Returns the question and its answer, if the line is one that was begun after the question
+        could be read: exactly the number, the first letter or the whole of a choice; yes or no to
+        an approval; or, if the question has no choices, any words that are no command. `freely` is
+        False for a line that was sent as a message on purpose. Nothing else ever answers by
+        accident."""
         if self.asked is None:
             return None
         question_id, asked = self.asked
         if begun_at < asked.asked_at + READ_S:
             return None
-        choice = choice_of(line, asked.question.choices)
-        return (question_id, choice) if choice is not None else None
+        if not asked.question.choices:
+            is_command = line.startswith(("/", "!")) or chat_command_of(line) is not None
+            means_it = freely and bool(line.strip()) and not is_command
+            return (question_id, line.strip()) if means_it else None
+        choice = answer_of(line, asked.question)
+        return (question_id, choice) if choice in asked.question.choices else None
 
     async def answer(self, question_id: str, text: str) -> None:
+        given = self._answers.get(question_id)
+        if given is not None:
+            question = self.activity.questions[question_id].question
+            choice = answer_of(text, question)
+            if choice not in question.choices:
+                raise UserError(f"{text!r} is none of the choices; type a number")
+            given(choice)
+            return
         _, session = self.opened()
-        await session.answer(question_id, text)
+        try:
+            await session.answer(question_id, text)
+        except TooLate:
+            asked = self.activity.picture.questions.get(question_id)
+            words = "answered or stopped"
+            if asked is not None and asked.answer is not None:
+                words = self.activity.answered_in_words(asked)
+            self.face.tell("dim", f"already {words}")
+
+    async def ask(self, text: str, choices: Sequence[str]) -> str:
+        """Asks the person at this terminal, and nobody else, and returns the choice."""
+        self._asked_here += 1
+        question_id = f"here-{self._asked_here}"
+        question = Question(text, choices=tuple(choices))
+        chosen: list[str] = []
+        answered = anyio.Event()
+
+        def answer(choice: str) -> None:
+            chosen.append(choice)
+            answered.set()
+
+        self._answers[question_id] = answer
+        self.activity.questions[question_id] = QuestionOnScreen(question, self.now())
+        self.face.ask(question)
+        try:
+            await answered.wait()
+        finally:
+            del self._answers[question_id]
+            self.activity.questions.pop(question_id, None)
+            self.face.changed()
+        return chosen[0]
 
     # Sessions
 
@@ -314,6 +420,13 @@ class Talk:
         if self.engine is None or self.session is None:
             return None
         return self.engine.mode(self.session.id)
+
+    async def sessions(self) -> Sequence[ListedSession]:
+        """Returns the last sessions, those of this folder first."""
+        engine, _ = self.opened()
+        here = place_here(self.config).workspace
+        found = await engine.sessions(limit=SESSIONS_LISTED)
+        return sorted(found, key=lambda each: engine.workspace_of(each) != here)
 
     async def open_session(self, session_id: str) -> None:
         """Switches to another session; this one keeps running."""
@@ -326,12 +439,16 @@ class Talk:
         """Runs the whole conversation, until the engine ends. Raises what the user must know."""
         async with self._open_engine(self.config, self._notice) as engine:
             self.engine = engine
+            self.activity.own_senders = engine.own_senders
             await self._begin(engine, await self._first_session(engine))
             for words in introduction(engine, self.config):
                 self.face.tell("dim", words)
             self.ready.set()
             self.face.changed()
+            if self._share:
+                self.face.spawn(partial(invite, self, ""))
             self.face.spawn(self.warm_up)
+            self.files.known()
             while True:
                 await self._watch(self.opened()[1])
 
@@ -339,14 +456,42 @@ class Talk:
         if self._resume is not None:
             return await find_session(engine, self._resume)
         if self._go_on:
-            found = await engine.sessions(limit=20)
+            found = await last_session(engine, self.config, any_folder=self._any_folder)
             if found:
-                return found[0].id
-            self.face.tell("dim", "there is no session yet to go on with; this is a new one")
+                return found
+            where = "" if self._any_folder or not knows_folders(engine) else " of this folder"
+            how = "; -c --all goes on with one of another" if where else ""
+            words = f"there is no session{where} yet to go on with{how}; this is a new one"
+            self.face.tell("dim", words)
         return new_session_id()
 
+    async def _at_its_place(self, engine: AnyEngine, session: AnySession) -> AnySession:
+        """A session without a place gets this terminal's. One of another folder stays there, unless
+        the user moves it here."""
+        if engine.attached_to and not engine.has_places:
+            return session
+        await note_place(engine, session, self.config)
+        here, place = place_here(self.config), await session.place()
+        if place is None or place.workspace == here.workspace:
+            return session
+        if engine.has_places and not await self._moves(place.workspace, here.workspace):
+            return session
+        await session.set_place(
+            msgspec.structs.replace(place, workspace=here.workspace),
+            environment=lent_environment(self.config),
+        )
+        return await engine.session(session.id)
+
+    async def _moves(self, there: str, here: str) -> bool:
+        """Asks whether to move a session of another folder here. Unasked it stays."""
+        if not self.face.can_ask:
+            return False
+        moves = f"move it to {here}"
+        asked = f"This session works in {there}, and you are in {here}."
+        return await self.ask(asked, (f"continue in {there}", moves)) == moves
+
     async def _begin(self, engine: AnyEngine, session_id: str) -> None:
-        session = await engine.session(session_id)
+        session = await self._at_its_place(engine, await engine.session(session_id))
         await obey_mode_flag(self.config, session)
         log = await session.events()
         self.activity.forget()
@@ -376,23 +521,70 @@ class Talk:
             raise UserError(f"session {session.id} has ended")
 
     def _see(self, event: Watched) -> None:
+        if isinstance(event, Notice):
+            self._notice(event.text)
+            return
         if isinstance(event, Recorded):
             self._seq = event.seq
         self.face.show(event)
         self.face.changed()
+        for child in self.activity.children:
+            if child not in self._children_seen:
+                self._children_seen.add(child)
+                self.face.spawn(partial(self._watch_child, child))
+
+    async def _watch_child(self, child: str) -> None:
+        """Follows what a sub-agent does, for as long as it runs; its own sub-agents not."""
+        engine, _ = self.opened()
+        below = self.activity.picture.below(child)
+        try:
+            async with aclosing(engine.child(child).watch(after=0)) as events:
+                async for event in events:
+                    below.apply(event, self.now())
+                    self.face.changed()
+                    if child not in self.activity.children:
+                        return
+        except BargeinError:
+            # It is shown without what it does.
+            return
+
+    def _read_files(self, index: FileIndex) -> None:
+        self.face.spawn(partial(to_thread.run_sync, index.read))
+
+
+async def _stop_aside(session: AnySession, name: str) -> None:
+    await session.interrupt(scope="side", target=name)
 
 
 def introduction(engine: AnyEngine, config: Config) -> list[str]:
     """Says which model is in use, why, and how to choose another."""
-    if engine.attached_to:
+    if engine.attached_to and not engine.has_places:
         folder = f" · it works in {engine.workspace}" if engine.workspace else ""
         return [f"attached to {engine.attached_to} · {engine.model_name} · /help{folder}"]
-    if config.models.model is not None:
-        return [f"{engine.model_name} · /help"]
+    elsewhere = ""
+    if engine.has_places and engine.workspace != os.path.realpath(os.getcwd()):
+        elsewhere = f" · it works in {engine.workspace}"
+    if config.models.model is not None or elsewhere:
+        return [f"{engine.model_name} · /help{elsewhere}"]
     return [
         *describe_found_model(engine.model_name, engine.model_why),
         "another: /model NAME, or BARGEIN_MODEL=openai:NAME, anthropic:NAME, local:PATH · /help",
     ]
+
+
+def knows_folders(engine: AnyEngine) -> bool:
+    """Whether sessions are of one folder or another; those of a server elsewhere are of none."""
+    return not engine.attached_to or engine.has_places
+
+
+async def last_session(engine: AnyEngine, config: Config, *, any_folder: bool) -> str | None:
+    """Returns the last session: of this folder, unless of any."""
+    everywhere = any_folder or not knows_folders(engine)
+    here = place_here(config).workspace
+    for head in await engine.sessions(limit=20 if everywhere else SESSIONS_LOOKED_AT):
+        if everywhere or engine.workspace_of(head) == here:
+            return head.id
+    return None
 
 
 async def find_session(

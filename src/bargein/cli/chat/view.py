@@ -2,30 +2,49 @@
 that stay at the bottom. It draws nothing itself, so tests need no terminal."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from bargein.cli.chat.activity import Activity
-from bargein.cli.chat.before import Answered, Called, Noted, Piece, UserSpoke, background_over
+from bargein.cli.chat.before import (
+    Answered,
+    Called,
+    Noted,
+    Piece,
+    UserSpoke,
+    background_over,
+    budget_in_words,
+    heard_in_words,
+)
+from bargein.cli.chat.edits import LINES_MAX as EDIT_LINES_MAX
+from bargein.cli.chat.edits import StyledLine, edit_lines, whole_result
 from bargein.cli.chat.markdown import Block, OpenMarkdown
 from bargein.cli.chat.paint import WIDTH_MIN, Painter, clipped, folded, harmless, last_lines
+from bargein.cli.chat.restored import rollback_in_words
 from bargein.cli.receipts import in_words, worded
 from bargein.contracts.event import TurnOutcome
 from bargein.contracts.receipt import StepKind
-from bargein.contracts.tool import Approval, CallStatus, Question
+from bargein.contracts.tool import Approval, CallStatus, Question, QuestionKind
 from bargein.contracts.visible import visible
 from bargein.session.broadcast import Watched
 from bargein.session.state import Lane, SessionState
+from bargein.tools.todo import NAME as TODO
+from bargein.tools.todo import TodoItem, todo_of
 from bargein.view import (
+    AnswerCutShort,
+    AnswerEnded,
     AnswerReplaced,
     AnswerVoided,
     BackgroundClosed,
+    BudgetWarned,
     CallClosed,
     CallMoved,
     CallOpened,
+    CallResulted,
     Change,
     ChildClosed,
     ChildOpened,
+    FilesCameBack,
     MessageTaken,
     QuestionOpened,
     QuestionSettled,
@@ -43,9 +62,15 @@ from bargein.view import (
 TOOL_LINES = 4
 TOOL_LINES_KEPT = 6
 WHY_LINES = 4
+TODO_LINES = 6
 WAITING_LINES = 4
 QUESTION_LINES = 8
+UNKEPT_LINES = 3
 OPEN_BLOCK_CHARACTERS_MAX = 6000
+LONGER: dict[str, str] = {
+    Approval.SESSION: "for this session",
+    Approval.ALWAYS: "always in this project",
+}
 
 
 class View:
@@ -68,6 +93,7 @@ class View:
         self.width = 80
         self.height = 24
         self.shell: ShownCall | None = None
+        self.on_change: Callable[[Change], None] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -81,6 +107,8 @@ class View:
     def show(self, event: Watched) -> None:
         for change in self._activity.see(event):
             self._show(change)
+            if self.on_change is not None:
+                self.on_change(change)
 
     def _show(self, change: Change) -> None:
         match change:
@@ -98,20 +126,25 @@ class View:
                 pass
             case StepOpened() | StepClosed() | CallOpened():
                 self._end_answer()
-            case CallClosed(call=call):
+            case CallClosed(call=call) if call.name != TODO:
                 self._call_over(call)
             case MessageTaken(message=message) if not message.is_news:
                 # Shown where the model reads them: at the start of a turn, or where they join it.
                 self._end_answer()
-                self._user(message.text)
+                files = [each.name for each in message.message.attachments]
+                self._user(message.text, files, sender=message.message.sender)
             case TurnClosed(turn=turn):
                 self._turn_over(turn)
             case QuestionOpened(question=asked):
                 self._keep_question(asked.question)
             case QuestionSettled(question=asked) if asked.answer is not None:
-                self.note("dim", f"answered: {harmless(asked.answer)}")
+                self.note("dim", self._activity.answered_in_words(asked))
             case _:
                 self._show_aside(change)
+
+    def ask(self, question: Question) -> None:
+        """Shows a question of the program itself."""
+        self._keep_question(question)
 
     def _show_aside(self, change: Change) -> None:
         """Shows what happens beside the turn."""
@@ -125,9 +158,27 @@ class View:
                     summary if summary.startswith(outcome) else f"{outcome}: {summary}".rstrip(": ")
                 )
                 self._child(child, f" {summary}")
+            case AnswerEnded(answer=answer) if answer.unkept:
+                # What is in the scrollback stays, so this says from where on it is not in the log.
+                self._end_answer()
+                lost = clipped(one_line(answer.unkept), UNKEPT_LINES * self.width)
+                self.note("warn", f"shown, but not stored: {harmless(lost)}")
+            case AnswerCutShort(turn=turn):
+                self._end_answer()
+                self.note("dim", harmless(heard_in_words(turn)))
+            case CallResulted(call=call) if call.name == TODO:
+                # The items are known only now, from the log.
+                self._call_over(call)
+            case BudgetWarned(low=low):
+                self._end_answer()
+                self.note("warn", budget_in_words(low))
             case Shortened(compression=compression):
                 before, after = compression.tokens_before, compression.tokens_after
                 self.note("dim", f"shortened what the model sees: {before} to {after} tokens")
+            case FilesCameBack(told=told):
+                self._end_answer()
+                for style, words in rollback_in_words(told):
+                    self.note(style, words)
             case CallMoved(call=call):
                 self._end_answer()
                 words = f"{call} goes on in the background as {call.id}"
@@ -141,11 +192,17 @@ class View:
         symbol = self._painter.symbols.child
         self._item("call", self._painter.styled("note", f"{symbol} {child.name}{words}"))
 
-    def _user(self, text: str) -> None:
+    def _user(self, text: str, files: Sequence[str] = (), *, sender: str = "") -> None:
         lines = harmless(text).split("\n")
+        if author := self._activity.author_of(sender):
+            lines[0] = f"{author}: {lines[0]}"
         if len(lines) > 12:
             lines = [*lines[:8], f"[{len(lines) - 9} more lines]", lines[-1]]
-        self._item("user", self._painter.styled("user", "\n".join(f"> {line}" for line in lines)))
+        shown = self._painter.styled("user", "\n".join(f"> {line}" for line in lines))
+        if files:
+            sent = clipped(f"  with {', '.join(map(one_line, files))}", self.width)
+            shown += "\n" + self._painter.styled("dim", sent)
+        self._item("user", shown)
 
     def note(self, style: str, words: str, *, kind: str = "note") -> None:
         """Shows a message of the program itself, wrapped."""
@@ -176,9 +233,37 @@ class View:
         # A call that was refused before it began took no time.
         elapsed = f"{self._now() - call.since:.1f} s" if call.began_at is not None else ""
         lines = self._call_lines(came, elapsed)
-        if str(call.output).strip():
+        changed = edit_lines(call)
+        if call.name == TODO and call.status is CallStatus.FINISHED:
+            lines += [self._todo_line(each) for each in todo_of(call.arguments)]
+        elif changed:
+            lines += self._edit(changed)
+        elif str(call.output).strip():
             lines += self._output(call, TOOL_LINES_KEPT)
         self._item("call", "\n".join(lines))
+
+    def _edit(self, changed: Sequence[StyledLine]) -> list[str]:
+        """Returns the lines that an edit changed, coloured; the first of them if there are
+        many."""
+        bar = self._painter.styled("dim", f"  {self._painter.symbols.bar} ")
+        room = max(10, self.width - 4)
+        lines = [
+            bar + self._painter.styled(style, clipped(line, room))
+            for style, line in changed[:EDIT_LINES_MAX]
+        ]
+        if len(changed) > EDIT_LINES_MAX:
+            more = f"{len(changed) - EDIT_LINES_MAX} more lines; {self._keys['expand']} shows all"
+            lines.append(bar + self._painter.styled("dim", more))
+        return lines
+
+    def show_whole(self, call: ShownCall) -> None:
+        """Scrolls a call with all that it changed or gave back."""
+        head = self._painter.styled("note", clipped(str(call), self.width))
+        changed = edit_lines(call)
+        body = [self._painter.styled(style, f"  {line}") for style, line in changed]
+        told = whole_result(call).split("\n")
+        body = body or [f"  {piece}" for line in told for piece in folded(line, self.width - 3)]
+        self._item("whole", "\n".join([head, *body]))
 
     def _call_lines(self, call: Called, elapsed: str = "") -> list[str]:
         """Returns what a call did and how it ended. A failure is shown in full, on its own lines if
@@ -215,6 +300,8 @@ class View:
         self._end_answer()
         if turn.receipt is not None:
             words = f"{self._painter.symbols.stopped} {harmless(in_words(turn.receipt))}"
+            if author := self._activity.author_of(turn.receipt.by):
+                words += f" · by {author}"
             self.note("warn", words)
         if turn.outcome is TurnOutcome.FAILED:
             self.note("bad", harmless(self._activity.failed_in_words(turn.error)))
@@ -227,12 +314,13 @@ class View:
         """Shows the past of a reopened session."""
         for piece in pieces:
             match piece:
-                case UserSpoke(words=words):
-                    self._user(words)
+                case UserSpoke(words=words, sender=sender):
+                    self._user(words, sender=sender)
                 case Answered(words=words):
                     self._add_blocks([*self._answer.add(words), *self._answer.finish()])
                 case Called():
-                    self._item("call", "\n".join(self._call_lines(piece)))
+                    lines = [*self._call_lines(piece), *self._edit(piece.changed)]
+                    self._item("call", "\n".join(lines))
                 case Noted(style=style, words=words):
                     self.note(style, harmless(words))
         for asked in self._activity.questions.values():
@@ -251,6 +339,11 @@ class View:
         for child in self._activity.children.values():
             words = f"{self._painter.symbols.child} {one_line(child.task)}"
             lines.append(self._spinning(words, child.began_at))
+            doing = child_doing(child)
+            if doing:
+                lines.append(self._painter.styled("dim", clipped(f"    {doing}", self.width)))
+        for aside in self._activity.asides.values():
+            lines.append(self._spinning(f"btw: {one_line(aside.question)}", aside.began_at))
         if self.shell is not None:
             lines.append(self._spinning(str(self.shell), self.shell.since))
             if str(self.shell.output).strip():
@@ -259,11 +352,33 @@ class View:
             began_at = self._activity.turn_began_at
             doing = "stopping" if self._activity.stopping else "thinking"
             lines.append(self._spinning(doing, self._now() if began_at is None else began_at))
+        lines += self._todo(state)
         lines += self._questions()
         lines += self._waiting(state)
         if lines and self._last:
             lines.insert(0, "")
         return lines[-max(3, height - 4) :]
+
+    def _todo(self, state: SessionState | None) -> list[str]:
+        """Returns the model's plan while it works on it; of a long one, the part around the step
+        that it is at."""
+        items = self._activity.todo_of_turn
+        if not items or state is None or not state.busy:
+            return []
+        at = next((n for n, each in enumerate(items) if each.state != "done"), len(items))
+        first = max(0, min(at - 2, len(items) - TODO_LINES))
+        done = sum(each.state == "done" for each in items)
+        head = self._painter.styled("dim", f"the plan, {done} of {len(items)} done")
+        return [head, *(self._todo_line(each) for each in items[first : first + TODO_LINES])]
+
+    def _todo_line(self, item: TodoItem) -> str:
+        symbols = self._painter.symbols
+        mark, style = {
+            "done": (symbols.good, "good"),
+            "doing": (symbols.waiting, "note"),
+        }.get(item.state, (symbols.dot, "dim"))
+        words = clipped(one_line(item.text), max(10, self.width - 6))
+        return self._painter.styled(style, f"  {mark} {words}")
 
     def _open_answer(self, room: int) -> list[str]:
         block = self._answer.tail
@@ -351,7 +466,8 @@ class View:
                 fate += f" · {keys['edit_last']} edits"
             if state is not None and state.held:
                 fate = f"held · {keys['send']} continues"
-            words = one_line(each.message.text)
+            author = self._activity.author_of(each.message.sender)
+            words = one_line(f"{author}: {each.message.text}" if author else each.message.text)
             words = clipped(words, max(10, self.width - len(fate) - 6))
             line = clipped(f"{self._painter.symbols.waiting} {words}  {fate}", self.width)
             lines.append(self._painter.styled("dim", line))
@@ -359,6 +475,18 @@ class View:
             more = f"  and {len(waiting) - WAITING_LINES} more · {keys['edit_last']} edits the last"
             lines.append(self._painter.styled("dim", clipped(more, self.width)))
         return lines
+
+
+def child_doing(child: ShownChild) -> str:
+    """Says what a sub-agent is doing, as far as its own session is watched."""
+    below = child.below
+    if below is None or below.turn is None:
+        return ""
+    calls = below.running_calls
+    if calls:
+        return one_line(str(calls[-1]))
+    said = below.turn.saying[-1].text if below.turn.saying else ""
+    return one_line(said[-200:]) or "thinking"
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -369,11 +497,15 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def _beside(question: Question) -> str:
-    return "  " + ("   ".join(_numbered(question)) or "/answer WORDS")
+    return "  " + ("   ".join(_numbered(question)) or "type your answer")
 
 
 def _numbered(question: Question) -> list[str]:
-    return [f"{number} {one_line(each)}" for number, each in enumerate(question.choices, 1)]
+    words = LONGER if question.kind is QuestionKind.APPROVAL else {}
+    return [
+        f"{number} {words.get(each) or one_line(each)}"
+        for number, each in enumerate(question.choices, 1)
+    ]
 
 
 def one_line(text: str) -> str:
@@ -394,6 +526,8 @@ def asked_in_lines(question: Question, width: int) -> tuple[str, ...]:
     for line in about:
         first, *rest = folded(line, max(4, width - 2))
         lines += [first, *(f"  {piece}" for piece in rest)]
-    if question.grant is not None and Approval.SESSION in question.choices:
-        lines += folded(f"session, always: {visible(str(question.grant))}", width)
+    longer = [str(n) for n, each in enumerate(question.choices, 1) if each in LONGER]
+    if question.grant is not None and longer:
+        allow = "allow" if len(longer) > 1 else "allows"
+        lines += folded(f"{' and '.join(longer)} {allow}: {visible(str(question.grant))}", width)
     return tuple(lines)

@@ -3,7 +3,8 @@
 A dialect encodes requests, and makes one decoder for each answer. A decoder takes the data of one
 event at a time and appends the parts it contains to a list. `finished` is set when the provider has
 given its reason to stop, `done` when nothing more will come. Call `end` once, at `done` or when the
-stream has ended: it closes the answer.
+stream has ended: it closes the answer. `job` is set if the provider goes on without the connection:
+a POST to `JOB/cancel` below the path ends that.
 """
 
 from typing import Protocol
@@ -17,6 +18,7 @@ class Decoder(Protocol):
     done: bool
     usage: Usage | None
     output_chars: int
+    job: str
 
     def feed(self, data: bytes, out: list[Part]) -> None:
         """Decode the data of one event. Raises `StreamFault` for an error or nonsense."""

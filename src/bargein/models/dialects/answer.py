@@ -23,6 +23,7 @@ class AnswerDecoder:
         self.output_chars = 0
         self.stop = StopReason.END
         self.refused = False
+        self.job = ""
         self.call_ids: list[str] = []
         self._with_arguments: set[int] = set()
 

@@ -1,9 +1,10 @@
 """OpenAI Responses: items that are added, grow and are done.
 
-The provider stores nothing (`store` is false). Requests ask a reasoning model for its thoughts in
-encrypted form and send them back with the next request, as the provider demands. Their id and
-cipher are kept in `Reasoning.signature`, marked as this dialect's so that no other provider gets
-them.
+The provider stores nothing (`store` is false), unless the answer is made in the background: then it
+is a job of the provider, which goes on when the connection ends, until it is cancelled. Requests
+ask a reasoning model for its thoughts in encrypted form and send them back with the next request,
+as the provider demands. Their id and cipher are kept in `Reasoning.signature`, marked as this
+dialect's so that no other provider gets them.
 """
 
 import msgspec
@@ -41,14 +42,20 @@ class ResponsesDialect:
     url_variable = "OPENAI_BASE_URL"
     key_variable = "OPENAI_API_KEY"
 
+    def __init__(self, *, background: bool = False) -> None:
+        self._background = background
+
     def headers(self, key: Secret | None) -> dict[str, str]:
         return {"Authorization": f"Bearer {key.reveal()}"} if key else {}
 
     def encode(self, model: str, request: ModelRequest) -> bytes:
-        return encode(_body(model, request))
+        body = _body(model, request)
+        if self._background:
+            body |= {"background": True, "store": True}
+        return encode(body)
 
     def decoder(self) -> Decoder:
-        return ResponsesDecoder()
+        return ResponsesDecoder(background=self._background)
 
 
 def _reasons(model: str) -> bool:
@@ -176,6 +183,7 @@ class _Incomplete(msgspec.Struct, gc=False):
 
 
 class _Response(msgspec.Struct, gc=False):
+    id: str | None = None
     status: str | None = None
     error: ErrorObject | str | None = None
     incomplete_details: _Incomplete | None = None
@@ -205,8 +213,9 @@ _kinds = msgspec.json.Decoder(_Kind, strict=False)
 class ResponsesDecoder(AnswerDecoder):
     """One per answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, background: bool = False) -> None:
         super().__init__()
+        self._background = background
         self._call_of_item: dict[int, int] = {}
 
     def feed(self, data: bytes, out: list[Part]) -> None:
@@ -245,6 +254,8 @@ class ResponsesDecoder(AnswerDecoder):
                 self._added(event.output_index, event.item, out)
             case "response.output_item.done" if event.item is not None:
                 self._item_done(event.output_index, event.item, out)
+            case "response.created" | "response.queued" if self._background:
+                self.job = (event.response.id if event.response is not None else None) or self.job
             case "response.completed" | "response.incomplete" | "response.failed" | "response.done":
                 self._closed(event.response or _Response())
             case "error":

@@ -12,6 +12,9 @@ command.
 - `spare`       a process that waits for a command and becomes it
 - `supervisor`  a process that holds a command and everything it starts, and kills them
 - `procfs`      reads /proc: who is whose child, and how to signal them without hitting a stranger
+- `sandbox`     closes a command in: namespaces and mounts, or a Landlock domain
+- `init`        the first process of a command's pid namespace, which makes the sandbox
+- `rights`      what a command in a sandbox gives up: capabilities, system calls
 - `hiding`      covers directories that the helper, and so every command, must not see
 - `cgroups`     kills and removes cgroups, whole instances too
 - `wire`        messages with descriptors

@@ -4,7 +4,7 @@ The helper does this once, before it starts any process. Spare processes and sup
 it, so no command pays for it. The helper moves into a mount namespace of its own, in which a small
 read-only tmpfs covers each directory.
 
-Root needs nothing more for that, and a fence (see `syscalls.fence`) keeps commands from removing
+Root needs nothing more for that, and a fence (see `rights.fence`) keeps commands from removing
 the cover and from going around it through other processes in /proc. An ordinary user also needs a
 user namespace, in which a command has no rights over the mounts and over processes outside; the
 price is that set-user-ID programs such as sudo do not work there.
@@ -15,7 +15,7 @@ Mounts made outside later appear inside. A mount removed outside is not kept bus
 import os
 from collections.abc import Sequence
 
-from bargein.process.helper import syscalls
+from bargein.process.helper import rights, syscalls
 
 MOUNT_NAMESPACE = "mount namespace"
 USER_NAMESPACE = "user namespace"
@@ -27,8 +27,9 @@ _COVER = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _COVER_OPTIONS = "size=1m,nr_inodes=1k,mode=0555"
 
 
-def hide(directories: Sequence[str], kept: Sequence[str]) -> Outcome:
-    """Hide them by the best means that works here, or change nothing.
+def hide(directories: Sequence[str], kept: Sequence[str], *, fenced: bool = True) -> Outcome:
+    """Hide them by the best means that works here, or change nothing. Without `fenced`, root's
+    commands are left to be fenced one by one.
 
     A throwaway process tries each means whole first: half of a namespace would take something from
     commands and protect nothing.
@@ -36,7 +37,7 @@ def hide(directories: Sequence[str], kept: Sequence[str]) -> Outcome:
     code = _try(MOUNT_NAMESPACE, directories, kept)
     if code == 0:
         _enter(MOUNT_NAMESPACE, directories, kept)
-        return MOUNT_NAMESPACE, *_fence()
+        return (MOUNT_NAMESPACE, *_fence()) if fenced else (MOUNT_NAMESPACE, True, 0)
     if os.geteuid() == 0:
         # With root's number a command would have all rights in a user namespace.
         return "", False, code
@@ -92,7 +93,7 @@ def _cover(directory: str, kept: Sequence[str]) -> None:
 
 def _fence() -> tuple[bool, int]:
     try:
-        syscalls.fence()
+        rights.fence(scoped=False)
     except OSError as error:
         return False, error.errno or 255
     return True, 0

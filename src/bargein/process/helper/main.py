@@ -3,13 +3,23 @@
 An order comes with descriptors, of which the first is a channel for the answer. The answer to the
 first two comes from the spare process itself (see `spare`), or is `("failed", "spare", errno)`.
 
-    ("cgroup",)          channel, cgroup     start a spare process, a child of our owner
-    ("supervised",)      channel, control    start a supervisor with a spare process as its child
+    ("cgroup", plan, limiting)      channel, cgroup
+                                             start a spare process, a child of our owner
+    ("supervised", plan, limiting)  channel, control
+                                             start a supervisor with a spare process as its child
     ("reap", [path..])   channel             clean up instances of dead owners: ("reaped", count)
     ("sweep", pid)       channel             ("swept",) when that supervisor and all processes that
                                              it held are dead
     ("hiding",)          channel             what is hidden, and how:
                                              ("hiding", how, fenced, errno)
+    ("sandbox",)         channel             how commands are closed in:
+                                             ("sandbox", means, errno)
+
+A plan says what the command may touch (see `sandbox`); None if it is in no sandbox. `limiting` are
+further cgroups that it enters.
+
+The helper also kills all commands when its owner's deadline is over (`deadline`): an owner that is
+frozen then cannot.
 
 The helper holds a pidfd of its owner. When the owner dies, it kills and removes the owner's
 instance. Supervisors see the death by themselves. Processes that lost their supervisor become
@@ -30,7 +40,18 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from bargein.process.helper import cgroups, hiding, procfs, spare, supervisor, wire
+from bargein.process.helper import (
+    cgroups,
+    hiding,
+    init,
+    procfs,
+    sandbox,
+    spare,
+    supervisor,
+    wire,
+)
+from bargein.process.helper.deadline import Deadline
+from bargein.process.helper.init import into_domain, into_namespaces
 from bargein.process.helper.syscalls import become_subreaper, clone_sibling_into_cgroup
 
 _LAST_ACT_S: Final = 5.0
@@ -47,16 +68,24 @@ def main(
     hidden: Sequence[str] = (),
     kept: Sequence[str] = (),
     expected: str = "",
+    network: str = "",
+    deadline: int = -1,
 ) -> None:
     """`lock` keeps the instance locked while we live, and `instance` is its path; -1 and '' if
     there is none.
 
-    `hidden` and `kept` are for `hiding.hide`. `expected` is how an earlier helper of this owner
-    hid them: a helper that cannot do the same exits, and no command starts.
+    `hidden` and `kept` are for `hiding.hide`. With a `network` and a choice of means ("none/auto",
+    see `sandbox`) commands are in a sandbox. `expected` is how an earlier helper of this owner did
+    both: a helper that cannot do the same exits, and no command starts. `deadline` is a descriptor
+    of memory that says until when our owner may act (see `deadline`); -1 if it always may.
     """
     _block_signals()
-    outcome = hiding.hide(hidden, kept) if hidden else ("", False, 0)
-    if expected and outcome[0] != expected:
+    outcome = ("", False, 0)
+    if hidden or network:
+        outcome = hiding.hide(hidden, kept, fenced=not network)
+    network, _, choice = network.partition("/")
+    closed_in = sandbox.probe(network, choice) if network else ("", 0)
+    if expected and f"{outcome[0]}/{closed_in[0]}" != expected:
         return
     become_subreaper()
     for _ in range(_REHEARSALS):
@@ -65,7 +94,10 @@ def main(
     gc.collect()
     gc.freeze()
     gc.disable()
-    _Helper(socket.socket(fileno=orders), owner, lock, instance, outcome).run()
+    helper = _Helper(socket.socket(fileno=orders), owner, lock, instance, outcome)
+    helper.close_commands_in(*closed_in, network)
+    helper.heed(deadline)
+    helper.run()
 
 
 def _block_signals() -> None:
@@ -95,13 +127,31 @@ class _Helper:
         self._asked_to_sweep: dict[int, int] = {}
         self._let_go = False
         self._poll = select.poll()
+        self._sandbox: wire.Message = ("sandbox", "", 0)
+        self._sandboxing: sandbox.Sandboxing | None = None
+        self._namespaces: dict[int, int] = {}
+        self._deadline = Deadline(-1)
+        self._marks = spare.may_be_marked()
+
+    def close_commands_in(self, means: str, code: int, network: str) -> None:
+        self._sandbox = ("sandbox", means, code)
+        self._sandboxing = sandbox.sandboxing(means, network) if means else None
+
+    def heed(self, deadline: int) -> None:
+        self._deadline = Deadline(deadline)
+        if deadline >= 0:
+            # The memory stays; commands must not have the descriptor.
+            os.close(deadline)
 
     def run(self) -> None:
         orders = self._orders.fileno()
         self._poll.register(orders, select.POLLIN)
         self._poll.register(self._owner, select.POLLIN)
         while True:
-            ready = {fd for fd, _what in self._poll.poll(_SWEEP_MS if self._strangers else None)}
+            patience_ms = _SWEEP_MS if self._strangers else self._deadline.patience_ms()
+            ready = {fd for fd, _what in self._poll.poll(patience_ms)}
+            if self._deadline.is_over():
+                self._kill_commands()
             self._look_after_children(ready)
             if self._owner in ready:
                 return self._owner_died()
@@ -132,15 +182,48 @@ class _Helper:
             self._strangers = True
         elif message and message[0] == "hiding" and fds:
             self._answer(fds, ("hiding", *self._outcome))
+        elif message and message[0] == "sandbox" and fds:
+            self._answer(fds, self._sandbox)
         elif len(fds) < 2:
             raise OSError(errno.EMFILE, "the helper has no room for descriptors")
         elif message[0] == "cgroup":
-            if clone_sibling_into_cgroup(fds[1]) == 0:
-                spare.live(socket.socket(fileno=fds[0]), [fds[1], self._owner, *self._private])
+            self._start_in_cgroup(fds[0], fds[1], *message[1:])
         else:
-            self._start_supervisor(fds[0], fds[1])
+            self._start_supervisor(fds[0], fds[1], *message[1:])
 
-    def _start_supervisor(self, channel: int, control: int) -> None:
+    def _start_in_cgroup(
+        self, channel: int, cgroup: int, plan: sandbox.Plan | None, limiting: Sequence[str]
+    ) -> None:
+        sandboxing = self._sandboxing
+        not_ours = [cgroup, self._owner, *self._namespaces, *self._private]
+        if plan is None or sandboxing is None or sandboxing[0] != sandbox.NAMESPACES:
+            if clone_sibling_into_cgroup(cgroup) == 0:
+                spare.live(
+                    socket.socket(fileno=channel),
+                    not_ours,
+                    into_domain(plan, sandboxing),
+                    limiting,
+                    marked=self._marks,
+                )
+            return
+        with init.Namespace(
+            self._owner,
+            plan,
+            sandboxing[1],
+            [channel, cgroup, *self._namespaces, *self._private],
+            returns=True,
+        ) as namespace:
+            if clone_sibling_into_cgroup(cgroup) == 0:
+                close_in = into_namespaces(namespace, sandboxing)
+                spare.live(socket.socket(fileno=channel), not_ours, close_in, limiting)
+            namespace.has_command()
+        handle = os.pidfd_open(namespace.pid)
+        self._namespaces[handle] = namespace.pid
+        self._poll.register(handle, select.POLLIN)
+
+    def _start_supervisor(
+        self, channel: int, control: int, plan: sandbox.Plan | None, limiting: Sequence[str]
+    ) -> None:
         pid = os.fork()
         if pid == 0:
             supervisor.live(
@@ -148,6 +231,9 @@ class _Helper:
                 socket.socket(fileno=control),
                 self._owner,
                 [*self._supervisors, *self._asked_to_sweep, *self._private],
+                plan,
+                self._sandboxing,
+                limiting,
             )
         handle = os.pidfd_open(pid)
         self._supervisors[handle] = pid
@@ -165,6 +251,10 @@ class _Helper:
             channel.close()
 
     def _look_after_children(self, ready: set[int]) -> None:
+        for handle in ready & self._namespaces.keys():
+            os.waitpid(self._namespaces.pop(handle), 0)
+            self._poll.unregister(handle)
+            os.close(handle)
         for handle in ready & self._supervisors.keys():
             os.waitpid(self._supervisors.pop(handle), 0)
             self._poll.unregister(handle)
@@ -186,7 +276,7 @@ class _Helper:
     def _kill_strangers(self) -> bool:
         """Kill processes whose supervisor was killed. Returns whether some may be left."""
         ourselves = os.getpid()
-        known = set(self._supervisors.values())
+        known = {*self._supervisors.values(), *self._namespaces.values()}
         orphans = procfs.descendants(ourselves, known)
         procfs.send(orphans, ourselves, signal.SIGKILL)
         for pid in orphans:
@@ -195,6 +285,14 @@ class _Helper:
             except ChildProcessError:
                 pass  # not our own child yet, or already collected
         return bool(orphans)
+
+    def _kill_commands(self) -> None:
+        """Our owner is frozen, or cannot say that it may go on. It finds them dead when it wakes.
+        What supervisors held comes to us when they are dead, and is swept."""
+        if self._instance:
+            cgroups.kill(self._instance)
+        for pid in self._supervisors.values():
+            os.kill(pid, signal.SIGKILL)
 
     def _owner_is_dying(self) -> None:
         poll = select.poll()

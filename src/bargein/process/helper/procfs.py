@@ -175,9 +175,10 @@ def descendants(root: int, spared: Collection[int] = (), count_max: int = 1 << 2
     return found[1:]
 
 
-def send(pids: Collection[int], root: int, *numbers: int) -> list[int]:
-    """Signal those of `pids` that are still below `root`. Returns those that were reached."""
-    ours = {root, *pids}
+def send(pids: Collection[int], root: int, *numbers: int, through: int = 0) -> list[int]:
+    """Signal those of `pids` that are still below `root`, or children of `through`, which is below
+    it too and gets no signal. Returns those that were reached."""
+    ours = {root, *pids, *((through,) if through else ())}
     reached = []
     for pid in pids:
         try:

@@ -28,7 +28,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from bargein.process.helper import procfs, spare, wire
+from bargein.process.helper import init, procfs, sandbox, spare, wire
 from bargein.process.helper.syscalls import become_subreaper
 
 _REPORTED_MAX: Final = 256
@@ -39,7 +39,13 @@ _SWEEP_MS_MAX: Final = 100
 
 
 def live(
-    channel: socket.socket, control: socket.socket, owner: int, not_ours: Sequence[int]
+    channel: socket.socket,
+    control: socket.socket,
+    owner: int,
+    not_ours: Sequence[int],
+    plan: sandbox.Plan | None,
+    sandboxing: sandbox.Sandboxing | None,
+    limiting: Sequence[str],
 ) -> NoReturn:
     """Be a supervisor of a spare process. Called in a process that was just forked."""
     try:
@@ -47,18 +53,34 @@ def live(
         become_subreaper()
         # Before anybody exists who could kill us: our owner needs our pid to have us swept up.
         _report(control, "here", os.getpid())
-        leader = os.fork()
-        if leader == 0:
-            spare.live(channel, [control.detach(), owner])
+        if plan is not None and sandboxing is not None and sandboxing[0] == sandbox.NAMESPACES:
+            own = [channel.fileno(), control.fileno()]
+            with init.Namespace(owner, plan, sandboxing[1], own, returns=False) as namespace:
+                leader = os.fork()
+                if leader == 0:
+                    close_in = init.into_namespaces(namespace, sandboxing)
+                    spare.live(channel, [control.detach(), owner], close_in, limiting)
+                namespace.has_command()
+            first = namespace.pid
+        else:
+            first = 0
+            leader = os.fork()
+            if leader == 0:
+                close_in_domain = init.into_domain(plan, sandboxing)
+                spare.live(channel, [control.detach(), owner], close_in_domain, limiting)
         channel.close()
-        _Supervisor(control, leader, owner).run()
+        _Supervisor(control, leader, owner, first).run()
     finally:
         os._exit(1)
 
 
 class _Supervisor:
-    def __init__(self, control: socket.socket, leader: int, owner: int) -> None:
+    """`first` is the first process of the command's pid namespace, if it has one: a child of ours,
+    and no part of the command."""
+
+    def __init__(self, control: socket.socket, leader: int, owner: int, first: int) -> None:
         self._control = control
+        self._first = first
         self._leader = leader
         self._leader_is_there = True
         self._leader_code: int | None = None
@@ -120,14 +142,16 @@ class _Supervisor:
         elif what == "signal":
             tree = self._tree()
             self._note(tree, 0)
-            for pid in procfs.send(tree, os.getpid(), rest[0], signal.SIGCONT):
+            numbers = rest[0], signal.SIGCONT
+            for pid in procfs.send(tree, os.getpid(), *numbers, through=self._first):
                 self._met[pid] = rest[0]
         else:
             self._killing = True
         return True
 
     def _tree(self) -> list[int]:
-        return procfs.descendants(os.getpid())
+        below = procfs.descendants(os.getpid())
+        return [pid for pid in below if pid != self._first] if self._first else below
 
     def _note(self, pids: list[int], number: int) -> None:
         # Our owner knows the first process.
@@ -146,11 +170,16 @@ class _Supervisor:
         """
         before: set[int] = set()
         while True:
-            reached = set(procfs.send(self._tree(), os.getpid(), _SIGKILL))
+            tree = self._tree()
+            reached = set(procfs.send(tree, os.getpid(), _SIGKILL, through=self._first))
             self._note(list(reached), _SIGKILL)
             self._collect()
             if reached <= before:
                 break
+            if self._first and before:
+                # They are quicker than we are. With the first process of the namespace, the kernel
+                # kills everybody in it.
+                os.kill(self._first, _SIGKILL)
             before |= reached
             self._sweep_ms = _SWEEP_MS_MIN
         self._sweep_ms = min(2 * self._sweep_ms, _SWEEP_MS_MAX)
@@ -164,7 +193,12 @@ class _Supervisor:
             except ChildProcessError:
                 self._end()
             if pid == 0:
+                if self._namespace_is_empty():
+                    self._end()
                 break
+            if pid == self._first:
+                self._first = 0
+                continue
             code = os.waitstatus_to_exitcode(status)
             self._ended[pid] = code
             if len(self._ended) > _REPORTED_MAX:
@@ -175,11 +209,19 @@ class _Supervisor:
         if leader_was_there and not self._leader_is_there:
             self._report("exited", self._leader_code)
 
+    def _namespace_is_empty(self) -> bool:
+        """Nobody but the first process is left in the namespace: it has no child, and when the
+        command had ended, all that the command had started were below it. An empty list is exact:
+        the kernel looks under its own lock."""
+        return bool(self._first and not self._leader_is_there and not procfs.children(self._first))
+
     def _end(self) -> NoReturn:
         known = {**dict.fromkeys(self._ended, 0), **self._met}
         last = list(known.items())[: 2 * _REPORTED_MAX]
         ended = [(pid, self._ended.get(pid), number) for pid, number in last]
         self._report("empty", (self._leader_code, self._unreported, ended))
+        if self._first:
+            os.waitpid(self._first, 0)  # it ends by itself
         os._exit(0)
 
     def _report(self, what: str, value: object) -> None:

@@ -21,7 +21,7 @@ from bargein.server.openai.following import Followed, follow
 from bargein.server.openai.history import Conversation, of_chat
 from bargein.server.openai.outlet import FieldProblem, Outlet
 from bargein.server.openai.shapes import ChatRequest
-from bargein.server.operation import decode
+from bargein.server.operation import decode_soon
 from bargein.server.problems import Code
 from bargein.session.session import Session
 
@@ -33,7 +33,7 @@ class ChatCompletions(OpenAiEndpoint):
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
-        body = decode(_decoder, await self.edge.body(request, principal.name))
+        body = await decode_soon(_decoder, await self.edge.body(request, principal.name))
         refuse_fields(body)
         if body.store:
             raise FieldProblem(

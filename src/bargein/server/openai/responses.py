@@ -32,7 +32,7 @@ from bargein.server.openai.response_view import (
     view,
 )
 from bargein.server.openai.shapes import ResponseRequest
-from bargein.server.operation import decode
+from bargein.server.operation import decode_soon
 from bargein.server.problems import Code, Problem
 from bargein.server.sessions import unmake
 from bargein.server.validation_errors import no_parameter
@@ -53,7 +53,7 @@ class Responses(OpenAiEndpoint):
 
     async def answer(self, request: Request, principal: Principal, outlet: Outlet) -> None:
         self.gateway.refuse_if_draining()
-        body = decode(_decoder, await self.edge.body(request, principal.name))
+        body = await decode_soon(_decoder, await self.edge.body(request, principal.name))
         refuse_fields(body)
         passes = body.store is False
         if passes and body.background:

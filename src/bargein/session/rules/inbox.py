@@ -1,12 +1,15 @@
-"""Rules for the inbox: continue, compact, edit, move, withdraw, take back a turn."""
+"""Rules for the inbox: continue, edit, move, withdraw; compact, take back a turn, undo calls."""
 
 from bargein.contracts.event import (
+    CallsUndoing,
+    Event,
     MessageEdited,
     MessageMoved,
     MessageWithdrawn,
     QueueReleased,
     TurnHidden,
     TurnStarted,
+    UndoingCall,
 )
 from bargein.session.commands import (
     Compact,
@@ -18,6 +21,7 @@ from bargein.session.commands import (
     Move,
     Refuse,
     StartTurn,
+    UndoCalls,
     Withdraw,
 )
 from bargein.session.rules.moves import Decision, change, start_next
@@ -32,13 +36,31 @@ def continue_queue(state: SessionState, command: Continue) -> Decision:
 
 
 def compact_session(state: SessionState, compact: Compact) -> Decision:
-    """Start a turn without messages. Held messages stay held, and the note about the last stop
-    waits for the next turn with messages."""
-    if state.gathering or state.closing or state.ending:
-        return state, (Refuse("busy", "the session is about to do something else"),)
     turn = f"t{state.turns + 1}"
-    state = change(state, phase=Phase.RUNNING, turn=turn, turns=state.turns + 1)
-    return state, (Log((TurnStarted(turn, ()),)), Done(), StartTurn(turn, ()))
+    return _start_without_messages(state, (TurnStarted(turn, ()),), StartTurn(turn, ()))
+
+
+def undo_calls(state: SessionState, command: UndoCalls) -> Decision:
+    """The calls get ids that no call of a model has."""
+    turn = f"t{state.turns + 1}"
+    calls = tuple(
+        change(each, undo=change(each.undo, id=f"undo_{turn}_{number}"))
+        for number, each in enumerate(command.calls, 1)
+    )
+    undoing = tuple(UndoingCall(each.of, each.call.id, each.undo) for each in calls)
+    events = (TurnStarted(turn, ()), CallsUndoing(turn, undoing, command.by))
+    return _start_without_messages(state, events, StartTurn(turn, (), calls))
+
+
+def _start_without_messages(
+    state: SessionState, events: tuple[Event, ...], start: StartTurn
+) -> Decision:
+    """Held messages stay held, and the note about the last stop waits for the next turn with
+    messages."""
+    if state.gathering or state.restoring or state.closing or state.ending:
+        return state, (Refuse("busy", "the session is about to do something else"),)
+    state = change(state, phase=Phase.RUNNING, turn=start.turn, turns=state.turns + 1)
+    return state, (Log(events), Done(), start)
 
 
 def continue_busy(state: SessionState, command: Continue) -> Decision:

@@ -49,7 +49,7 @@ def hold(state: SessionState) -> tuple[SessionState, tuple[Event, ...]]:
 
 def leave(state: SessionState) -> tuple[SessionState, tuple[Event, ...], tuple[Effect, ...]]:
     """Let the session leave memory if it is closing or ending and nothing of it runs any more."""
-    runs = state.busy or state.background or state.children
+    runs = state.busy or state.restoring or state.background or state.children
     if not (state.closing or state.ending) or runs:
         return state, (), ()
     if state.ending:
@@ -65,7 +65,7 @@ def start_next(
     """Start a turn with the next messages, if one may start. If background messages started too
     many turns in a row, hold them instead."""
     stays = state.held or state.closing or state.ending or state.gathering or state.busy
-    if stays or not state.waiting:
+    if stays or state.restoring or not state.waiting:
         return state, (), ()
     taken = state.lane(Lane.NEXT) or state.lane(Lane.STEER)
     if not taken:

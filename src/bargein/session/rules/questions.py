@@ -12,6 +12,7 @@ from bargein.contracts.event import (
 from bargein.contracts.message import Message, Mode
 from bargein.contracts.model import Text
 from bargein.contracts.permission import GrantScope, KeptGrant, Standing
+from bargein.contracts.tool import Question, QuestionKind
 from bargein.session.commands import (
     AddGrant,
     AnswerQuestion,
@@ -31,6 +32,7 @@ from bargein.session.rules.sending import send_in_any
 from bargein.session.state import Pending, SessionState
 
 NEEDED = {
+    Standing.GUEST: "somebody whom the session is shared with",
     Standing.WRITER: "somebody who may write to the session",
     Standing.APPROVER: "somebody whose account is older than the running agent",
     Standing.OWNER: "the owner",
@@ -62,7 +64,7 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
     pending = state.question(answer.question)
     if pending is None:
         return state, (Refuse("too_late", f"question {answer.question} is not open any more"),)
-    needed = pending.asked.question.answerable_by
+    needed = standing_for(pending.asked.question)
     if not answer.standing.covers(needed):
         why = f"question {answer.question} can only be answered by {NEEDED[needed]}"
         return state, (Refuse("forbidden", why),)
@@ -79,6 +81,13 @@ def answer_question(state: SessionState, answer: AnswerQuestion) -> Decision:
     return state, tuple(
         Log((closed, *each.events)) if isinstance(each, Log) else each for each in effects
     )
+
+
+def standing_for(question: Question) -> Standing:
+    """Returns the standing that an answer needs. A guest answers what allows nothing."""
+    allows = question.kind is QuestionKind.APPROVAL
+    needed = question.answerable_by
+    return Standing.GUEST if needed is Standing.WRITER and not allows else needed
 
 
 def close_question(state: SessionState, close: CloseQuestion) -> Decision:

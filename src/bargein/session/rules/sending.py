@@ -3,6 +3,7 @@
 - The session is idle: into a new turn, whatever its mode. Held messages continue after it.
 - A turn runs: its mode decides (see `Lane`). A message that came too late to stop the turn is next.
 - A turn is stopping: into the next turn, together with similar ones; `queue` stays in the queue.
+- Files of a turn that was rolled back are being put back: as while a turn is stopping.
 - It belongs to the same album as a message that the running turn took: it joins that turn.
 """
 
@@ -21,6 +22,8 @@ def send_idle(state: SessionState, send: Send) -> Decision:
     message = send.message
     if state.child and state.turns:
         return send_ended(state, send)
+    if state.restoring:
+        return send_restoring(state, message)
     state = wait_in(state, message, Lane.NEXT)
     if message.group is not None and state.gathering in (None, message.group):
         first = state.gathering is None
@@ -38,6 +41,17 @@ def send_idle(state: SessionState, send: Send) -> Decision:
         Accept(message.id, Disposition.STARTED, state.turn),
         *starts,
     )
+
+
+def send_restoring(state: SessionState, message: Message) -> Decision:
+    if message.mode is _REJECT:
+        why = f"files of {state.restoring} are being put back; send it in a moment"
+        return state, (Refuse("busy", why),)
+    released: tuple[Event, ...] = (QueueReleased(),) if state.held else ()
+    lane = _IN_QUEUE if message.mode is _QUEUE else Lane.NEXT
+    state = change(wait_in(state, message, lane), held=False)
+    accepted = MessageAccepted(message, _QUEUED)
+    return state, (Log((accepted, *released)), Accept(message.id, _QUEUED, None))
 
 
 def send_busy(state: SessionState, send: Send) -> Decision:

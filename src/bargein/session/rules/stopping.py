@@ -15,6 +15,7 @@ from bargein.session.commands import (
     Log,
     Passivate,
     Refuse,
+    RestoreFiles,
     Stop,
     StopBackground,
     StopBefore,
@@ -37,6 +38,10 @@ def holds(reason: str | None) -> bool:
 
 
 def stop_idle(state: SessionState, stop: Stop) -> Decision:
+    if state.restoring and stop.target is None and state.waiting and holds(stop.reason):
+        # The files are put back to the end; the message that did it is held.
+        state, held = hold(change(state, gathering=None))
+        return state, (Log(held), Done()) if held else (Done(),)
     if state.gathering is None or stop.target is not None:
         return state, (Refuse("too_late", "nothing is running"),)
     # An album that was about to start is held instead.
@@ -124,11 +129,12 @@ def wake_up(state: SessionState, wake: Wake) -> Decision:
     state, events, starts = start_next(change(state, gathering=None))
     state, ends, leaves = leave(state)
     logs = (Log((*events, *ends)),) if events or ends else ()
-    return state, (*logs, *starts, *leaves)
+    restores = (RestoreFiles(state.restoring),) if state.restoring else ()
+    return state, (*logs, *restores, *starts, *leaves)
 
 
 def leave_memory(state: SessionState, passivate: Passivate) -> Decision:
-    waits = state.waiting or state.gathering or state.questions
+    waits = state.waiting or state.gathering or state.restoring or state.questions
     if waits or state.background or state.children:
         return state, ()
     return state, (Leave(),)

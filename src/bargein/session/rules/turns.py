@@ -1,8 +1,10 @@
-"""Rules for a turn: its step boundaries, the pause at a boundary, and its end."""
+"""Rules for a turn: its step boundaries, the pause at a boundary, its end, and the end of the
+restore of its files."""
 
 from bargein.contracts.event import (
     MessagesTaken,
     MessageWithdrawn,
+    QuestionClosed,
     TurnSettled,
     UserSaid,
 )
@@ -15,7 +17,9 @@ from bargein.session.commands import (
     Log,
     Pause,
     Refuse,
+    RestoreFiles,
     Resume,
+    RolledBack,
     Settled,
     StopBackground,
 )
@@ -60,12 +64,17 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
     over = TurnSettled(
         settled.turn, settled.outcome, receipt, settled.error, hidden=state.hide_turn
     )
+    # A stop that was known before it was stored closes its questions here.
+    closed = {each.id for each in settled.events if isinstance(each, QuestionClosed)}
+    questions = tuple(each for each in state.questions if each.asked.id not in closed)
     # The turn did not take these steers, so the next turn takes them first.
     waiting = tuple(
         WaitingMessage(each.message, Lane.NEXT) if each.lane is Lane.STEER else each
         for each in state.waiting
     )
-    note = settled.note_if_hidden if state.hide_turn else settled.note
+    restores = state.hide_turn and settled.has_files
+    hidden_note = "" if restores else settled.note_if_hidden
+    note = hidden_note if state.hide_turn else settled.note
     # `state.note` may still hold the note of an earlier stop: a compression shows the model none.
     note = "\n".join(filter(None, (state.note, note)))
     state = change(
@@ -74,9 +83,11 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
         turn=None,
         turn_groups=(),
         waiting=waiting,
+        questions=questions if closed else state.questions,
         hide_turn=False,
         boundary=False,
         note=note,
+        restoring=settled.turn if restores else "",
     )
     stops: tuple[Effect, ...] = ()
     if state.child:
@@ -90,9 +101,20 @@ def turn_settled(state: SessionState, settled: Settled) -> Decision:
         *stops,
         Log((*settled.events, *held, over, *ends, *events)),
         Announce(settled.turn, settled.outcome, settled.error, receipt),
+        *((RestoreFiles(settled.turn),) if restores else ()),
         *starts,
         *leaves,
     )
+
+
+def rolled_back(state: SessionState, over: RolledBack) -> Decision:
+    if over.turn != state.restoring:
+        return state, (Refuse("fenced", f"{over.turn} is not being rolled back"),)
+    note = "\n".join(filter(None, (state.note, over.note)))
+    state, events, starts = start_next(change(state, restoring="", note=note))
+    state, ends, leaves = leave(state)
+    told = (*over.events, *ends, *events)
+    return state, (*((Log(told),) if told else ()), Done(), *starts, *leaves)
 
 
 def pause_turn(state: SessionState, pause: Pause) -> Decision:

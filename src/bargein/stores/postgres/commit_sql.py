@@ -3,6 +3,9 @@
 A commit that does not fit (a stale epoch, another end of the log, a key that is known) moves no row
 and does not fail the others; `why_refused` then says why. What holds:
 
+- A commit is fenced by the epoch and the owner of its root. Each claim raises the epoch, so the
+  owner says nothing more, but after a failover to an asynchronous standby: that has forgotten the
+  last claims, and gives their epochs again.
 - A root's commit is fenced by its own row: PostgreSQL reads the row that it updates again after it
   waited for another transaction, so the epoch is that of the last claim.
 - A commit of a session under a root is fenced by the root's row, which the statement holds with
@@ -38,7 +41,7 @@ WRITING = """writing AS MATERIALIZED (
 )"""
 """The row that every write holds. Empty if the connection was given up meanwhile."""
 
-HOLD_ROOTS = """SELECT number, id, epoch FROM bargein.sessions
+HOLD_ROOTS = """SELECT number, id, epoch, owner FROM bargein.sessions
     WHERE id = ANY($3::text[]) AND root IS NULL ORDER BY id FOR SHARE"""
 
 COMMIT = f"""WITH {WRITING}, roots AS MATERIALIZED ({HOLD_ROOTS}), given AS MATERIALIZED (
@@ -55,8 +58,8 @@ COMMIT = f"""WITH {WRITING}, roots AS MATERIALIZED ({HOLD_ROOTS}), given AS MATE
     FROM given g LEFT JOIN roots r ON r.id = g.root
     WHERE s.id = g.session AND s.seq = g.expected AND EXISTS (SELECT FROM writing)
         AND CASE WHEN g.root = g.session
-            THEN s.root IS NULL AND s.epoch = g.epoch
-            ELSE s.root = r.number AND r.epoch = g.epoch END
+            THEN s.root IS NULL AND s.epoch = g.epoch AND s.owner = $1
+            ELSE s.root = r.number AND r.epoch = g.epoch AND r.owner = $1 END
         AND NOT EXISTS (
             SELECT FROM given_keys k JOIN bargein.keys known ON known.session = s.number
                 AND known.sender = k.sender AND known.client_id = k.client_id
@@ -78,7 +81,7 @@ COMMIT = f"""WITH {WRITING}, roots AS MATERIALIZED ({HOLD_ROOTS}), given AS MATE
 )
 SELECT n FROM moved"""
 
-NOW = """SELECT coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq
+NOW = """SELECT coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq, coalesce(r.owner, s.owner)
     FROM bargein.sessions s LEFT JOIN bargein.sessions r ON r.number = s.root WHERE s.id = $1"""
 
 
@@ -133,7 +136,7 @@ async def write(
     moved = {n for (n,) in rows}
     for n, step in enumerate(steps):
         if n not in moved:
-            step.error = await why_refused(connection, step.commit)
+            step.error = await why_refused(connection, step.commit, node)
 
 
 def _columns(steps: Sequence[PendingCommit]) -> list[list[object]]:
@@ -183,17 +186,19 @@ def _transposed(rows: Sequence[tuple[object, ...]], width: int) -> list[list[obj
     return [[row[column] for row in rows] for column in range(width)]
 
 
-async def why_refused(connection: Connection, commit: Commit) -> Exception:
+async def why_refused(connection: Connection, commit: Commit, node: str) -> Exception:
     found = await connection.fetchrow(NOW, kept(commit.session))
     if found is None:
         return StaleEpoch(f"session {commit.session!r} does not exist any more")
-    root, epoch, seq = found
+    root, epoch, seq, owner = found
     if as_it_was(root) != commit.root:
         return BugError(
             f"session {commit.session!r} is under {as_it_was(root)!r}, not {commit.root!r}"
         )
     if epoch != commit.epoch:
         return StaleEpoch(f"session {commit.session!r} is at epoch {epoch}, not {commit.epoch}")
+    if owner != node:
+        return StaleEpoch(f"session {commit.session!r} belongs to {owner!r}, not {node!r}")
     if seq != commit.expected_seq:
         return OutOfOrder(f"session {commit.session!r} ends at {seq}, not {commit.expected_seq}")
     if commit.keys:

@@ -39,6 +39,12 @@ class NodeLease:
         return self._good + self.times.fence_s
 
     @property
+    def kill_at(self) -> float:
+        """When others kill what the node runs, if it is frozen and cannot give up itself: after it
+        should have, and before its lease is over."""
+        return self._good + (self.times.fence_s + self.times.lasts_s) / 2
+
+    @property
     def renew_at(self) -> float:
         return self._good + self.times.renew_s
 

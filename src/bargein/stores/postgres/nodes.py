@@ -20,7 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from bargein import __version__
-from bargein.contracts.value import Value
+from bargein.cancel._loops import end_task
+from bargein.contracts.store import NodeRow
 from bargein.errors import BargeinError, UserError
 from bargein.stores.postgres.connection import Connection, PostgresConnection
 from bargein.stores.postgres.faults import explain
@@ -38,7 +39,7 @@ JOIN = """INSERT INTO bargein.nodes (id, address, version, lease_until)
     ON CONFLICT (id) DO NOTHING RETURNING 1"""
 RENEW = """UPDATE bargein.nodes
     SET lease_until = clock_timestamp() + make_interval(secs => $2::float8), address = $3
-    WHERE id = $1 AND NOT dead RETURNING 1"""
+    WHERE id = $1 AND NOT dead RETURNING extract(epoch FROM lease_until)::float8"""
 # A channel's name is made as by `channel_of`.
 _RING_OTHERS = """SELECT pg_notify(
         'bargein_' || left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 32), '')
@@ -61,19 +62,6 @@ NODES = """SELECT n.id, n.address, n.version, n.dead,
         (SELECT count(*) FROM bargein.sessions s
             WHERE s.owner = n.id AND s.root IS NULL AND s.unfinished)
     FROM bargein.nodes n ORDER BY n.dead, n.joined_at"""
-
-
-class NodeRow(Value, frozen=True):
-    """A node as the database knows it. `lease_s` is how long its lease still lasts, by
-    PostgreSQL's clock; `unfinished` counts the sessions that it has work with."""
-
-    id: str
-    address: str
-    version: str
-    dead: bool
-    lease_s: float
-    joined_at: float
-    unfinished: int
 
 
 def boottime() -> float:
@@ -156,6 +144,10 @@ class LeaseKeeper:
         self._times = times or LeaseTimes()
         self._on_lost = on_lost
         self._on_joined = on_joined
+        self.renewed_until = 0.0
+        """Until when the lease was renewed last, by PostgreSQL's clock."""
+        self._deadline = 0.0
+        self._on_deadline: Callable[[float], object] = lambda at: None
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -174,6 +166,12 @@ class LeaseKeeper:
             raise explain(TimeoutError(), self._name)
         if self._refused is not None:
             raise self._refused
+
+    def tell_deadline(self, call: Callable[[float], object]) -> None:
+        """Call `call` with the time by which nothing of the node may run any more, now and in the
+        thread whenever it moves."""
+        self._on_deadline = call
+        call(self._deadline)
 
     def end(self) -> None:
         """Leave: from now on others may take the node's sessions. Blocks, bounded."""
@@ -218,7 +216,13 @@ class LeaseKeeper:
         joined = await link.run(self._try_to_join)
         if not joined:
             raise await link.run(self._why_not)
-        return NodeLease(self._times, sent_at)
+        lease = NodeLease(self._times, sent_at)
+        self._move_deadline(lease)
+        return lease
+
+    def _move_deadline(self, lease: NodeLease) -> None:
+        self._deadline = lease.kill_at
+        self._on_deadline(self._deadline)
 
     async def _try_to_join(self, connection: Connection) -> bool:
         row = await connection.fetchrow(
@@ -264,10 +268,8 @@ class LeaseKeeper:
                     renewing.result()
                     return
         finally:
-            renewing.cancel()
             link.drop()
-            with suppress(asyncio.CancelledError):
-                await renewing
+            await end_task(renewing)
 
     async def _renew(self, link: PostgresConnection, lease: NodeLease) -> None:
         """Returns when the server says that the node is dead."""
@@ -275,14 +277,20 @@ class LeaseKeeper:
             await asyncio.sleep(max(0.0, lease.renew_at - self._clock()))
             sent_at = self._clock()
             try:
-                row = await link.run(self._ask_for_more, bound_s=ATTEMPT_S)
+                until = await link.run(self._ask_for_more, bound_s=ATTEMPT_S)
             except BargeinError:
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if row is None:
+            if until is None:
                 lease.lost()
                 return
-            lease.renewed(sent_at, self._clock())
+            if lease.renewed(sent_at, self._clock()):
+                self._move_deadline(lease)
+                self.renewed_until = until
 
-    async def _ask_for_more(self, connection: Connection) -> object:
-        return await connection.fetchrow(RENEW, self.node, self._times.lasts_s, self.address)
+    async def _ask_for_more(self, connection: Connection) -> float | None:
+        times = self._times
+        until: float | None = await connection.fetchval(
+            RENEW, self.node, times.lasts_s, self.address
+        )
+        return until

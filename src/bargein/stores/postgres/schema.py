@@ -19,6 +19,10 @@ How the tables are laid out:
 - `writers.generation` rises with each connection that a node writes on. Every write holds its row:
   so a statement of an earlier connection has either happened or never will (`writer`).
 - `mail` has what one node sends to another.
+- `cluster` has the secret that nodes show each other.
+- `write_probe` has one row, which `/readyz` writes to see that it can be written.
+- `gateway_*` are the tables of `bargein serve`: tokens, owners of sessions, kept answers, the audit
+  log. Every node of a cluster uses the same.
 
 Ids are compared byte by byte (`COLLATE "C"`), in the order that every other store has.
 """
@@ -136,6 +140,109 @@ MIGRATIONS = (
                 body bytea NOT NULL,
                 at timestamptz NOT NULL DEFAULT clock_timestamp(),
                 UNIQUE (recipient, sender, key)
+            )""",
+        ),
+    ),
+    PostgresMigration(
+        "the gateway's tables",
+        1,
+        (
+            """CREATE TABLE bargein.gateway_tokens (
+                id text COLLATE "C" PRIMARY KEY,
+                principal text NOT NULL,
+                hash bytea NOT NULL,
+                created_at float8 NOT NULL,
+                expires_at float8,
+                revoked_at float8,
+                read_only boolean NOT NULL,
+                admin boolean NOT NULL,
+                sessions text[],
+                note text NOT NULL
+            )""",
+            """CREATE TABLE bargein.gateway_sessions (
+                id text COLLATE "C" PRIMARY KEY,
+                owner text NOT NULL,
+                created_at float8 NOT NULL
+            )""",
+            """CREATE TABLE bargein.gateway_members (
+                session text COLLATE "C" NOT NULL,
+                principal text COLLATE "C" NOT NULL,
+                role text NOT NULL,
+                PRIMARY KEY (session, principal)
+            )""",
+            "CREATE INDEX gateway_sessions_by_owner ON bargein.gateway_sessions (owner)",
+            "CREATE INDEX gateway_members_by_principal ON bargein.gateway_members (principal)",
+            """CREATE TABLE bargein.gateway_consents (
+                session text COLLATE "C" NOT NULL,
+                principal text COLLATE "C" NOT NULL,
+                consent text NOT NULL,
+                PRIMARY KEY (session, principal)
+            )""",
+            """CREATE TABLE bargein.gateway_replies (
+                principal text COLLATE "C" NOT NULL,
+                key text COLLATE "C" NOT NULL,
+                fingerprint bytea NOT NULL,
+                status integer NOT NULL,
+                body bytea NOT NULL,
+                at float8 NOT NULL,
+                PRIMARY KEY (principal, key)
+            )""",
+            "CREATE INDEX gateway_replies_by_age ON bargein.gateway_replies (at)",
+            """CREATE TABLE bargein.gateway_tickets (
+                digest bytea PRIMARY KEY,
+                body bytea NOT NULL,
+                expires_at float8 NOT NULL
+            )""",
+            """CREATE TABLE bargein.gateway_audit (
+                number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+                at float8 NOT NULL,
+                principal text NOT NULL,
+                token text NOT NULL,
+                address text NOT NULL,
+                action text NOT NULL,
+                session text NOT NULL,
+                target text NOT NULL,
+                status integer NOT NULL,
+                detail text NOT NULL
+            )""",
+            "CREATE INDEX gateway_audit_by_age ON bargein.gateway_audit (at)",
+            """CREATE TABLE bargein.gateway_retention (
+                one integer PRIMARY KEY CHECK (one = 1),
+                audit_before float8 NOT NULL
+            )""",
+            "INSERT INTO bargein.gateway_retention VALUES (1, 0)",
+            """CREATE FUNCTION bargein.refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN
+                    IF tg_op = 'DELETE' THEN
+                        IF old.at < (SELECT audit_before FROM bargein.gateway_retention) THEN
+                            RETURN old;
+                        END IF;
+                    END IF;
+                    RAISE EXCEPTION 'the audit log can only be added to';
+                END $$""",
+            """CREATE TRIGGER audit_is_kept BEFORE UPDATE OR DELETE ON bargein.gateway_audit
+                FOR EACH ROW EXECUTE FUNCTION bargein.refuse_audit_change()""",
+            """CREATE TRIGGER audit_is_not_emptied BEFORE TRUNCATE ON bargein.gateway_audit
+                FOR EACH STATEMENT EXECUTE FUNCTION bargein.refuse_audit_change()""",
+        ),
+    ),
+    PostgresMigration(
+        "the secret of the nodes",
+        1,
+        (
+            """CREATE TABLE bargein.cluster (
+                one integer PRIMARY KEY CHECK (one = 1),
+                secret text NOT NULL
+            )""",
+        ),
+    ),
+    PostgresMigration(
+        "whether it takes writes",
+        1,
+        (
+            """CREATE TABLE bargein.write_probe (
+                one integer PRIMARY KEY CHECK (one = 1),
+                at timestamptz NOT NULL
             )""",
         ),
     ),

@@ -141,10 +141,9 @@ async def create(
 async def claim(
     connection: Connection, node: str, generation: int, session: str
 ) -> SessionHead | None:
+    """Looks before it writes: most claims that are refused are of somebody who asks for another
+    node's session, and a write waits for the disk."""
     for _ in range(CLAIMS_MAX):
-        row = await connection.fetchrow(CLAIM, node, generation, kept(session))
-        if row is not None:
-            return _head(tuple(row))
         found = await connection.fetchrow(OWNER, node, kept(session))
         if found is None:
             return None
@@ -153,8 +152,11 @@ async def claim(
             raise dead(node)
         if is_dead is False and not expired and owner != node:
             raise OwnedElsewhere(session, owner, address)
-        if is_dead is False and expired:
+        if is_dead is False and expired and owner != node:
             await connection.execute(BURY, owner)
+        row = await connection.fetchrow(CLAIM, node, generation, kept(session))
+        if row is not None:
+            return _head(tuple(row))
     raise StoreFailed(f"session {session!r} changed its owner again and again", retryable=True)
 
 

@@ -28,11 +28,11 @@ from typing import TypeVar
 import asyncpg
 
 from bargein.contracts.event import Recorded
-from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead
+from bargein.contracts.store import AcceptKey, Commit, Found, NodeRow, SessionHead
 from bargein.errors import BargeinError, UserError
 from bargein.stores.encoding import check_text, check_time
 from bargein.stores.postgres import schema, search_sql, session_sql
-from bargein.stores.postgres.address import PostgresAddress, parse_address
+from bargein.stores.postgres.address import PostgresAddress, host_of, parse_address
 from bargein.stores.postgres.commit_sql import PendingCommit
 from bargein.stores.postgres.connection import (
     CONNECT_S,
@@ -47,22 +47,30 @@ from bargein.stores.postgres.lease import LeaseTimes
 from bargein.stores.postgres.mail import Mailbox
 from bargein.stores.postgres.nodes import (
     LeaseKeeper,
-    NodeRow,
     bury,
     bury_and_list_living,
     list_nodes,
     replication,
 )
+from bargein.stores.postgres.replica import Replica
 from bargein.stores.postgres.writer import CommitWriter, Write
 
 T = TypeVar("T")
 
 READERS = 4
+# So many of them search at once. The others are for what a turn or a probe waits for.
+SEARCHERS = 2
+REPLICA_READERS = 2
 LINGER_S = 0.1
 TIDY_AGAIN_S = 30.0
 LOOK_S = 0.5
 LOOK_ANYWAY_S = 30.0
 ORPHANS_MAX = 200
+
+
+MAKE_SECRET = "INSERT INTO bargein.cluster VALUES (1, $1) ON CONFLICT (one) DO NOTHING"
+SECRET = "SELECT secret FROM bargein.cluster WHERE one = 1"
+ANNOUNCE = "UPDATE bargein.nodes SET address = $2 WHERE id = $1"
 
 
 def new_node_name() -> str:
@@ -74,6 +82,8 @@ class PostgresStore:
 
     def __init__(self, address: PostgresAddress, node: str) -> None:
         self.address = address
+        self.opened_with = ""
+        """The address as `open` was given it. Never show it: it may have a password."""
         self._node = node
         self._closed = False
         self._lease: LeaseKeeper | None = None
@@ -81,6 +91,8 @@ class PostgresStore:
         self._readers = ReadConnections(self._make_reader, READERS)
         self._writer = CommitWriter(self._link("writer"), address.name, lambda: self._node)
         self._write_link = self._writer._link
+        self._replica = self._open_replica()
+        self._searchers = asyncio.Semaphore(SEARCHERS)
         self._splitter = ThreadPoolExecutor(1, thread_name_prefix="bargein words")
         self.mail = Mailbox(self._readers, address.direct, lambda: self._node)
         self._to_tidy = asyncio.Event()
@@ -112,8 +124,9 @@ class PostgresStore:
         parsed = parse_address(address)
         if asyncio._get_running_loop() is None:
             raise UserError(f"{parsed.name} is for asyncio's event loops; this is another one")
-        await _prepare(parsed)
+        await prepare(parsed)
         store = cls(parsed, owner or new_node_name())
+        store.opened_with = address
         try:
             if joins:
                 await store._join(node_address, lease)
@@ -135,6 +148,12 @@ class PostgresStore:
     def on_lost(self, call: Callable[[], object]) -> None:
         """Have the loop of this store call `call` when the node has lost its lease."""
         self._on_lost = call
+
+    def on_deadline(self, call: Callable[[float], object]) -> None:
+        """Have `call` called with the time of CLOCK_BOOTTIME by which nothing of this node may run
+        any more: now, and in the lease's thread whenever it moves. It must not block."""
+        if self._lease is not None:
+            self._lease.tell_deadline(call)
 
     # --- writing
 
@@ -246,9 +265,9 @@ class PostgresStore:
         before: tuple[float, str] | None = None,
         under: str | None = None,
     ) -> list[SessionHead]:
-        return await self._read(
-            partial(session_sql.sessions, limit=limit, before=before, under=under)
-        )
+        work = partial(session_sql.sessions, limit=limit, before=before, under=under)
+        # What is under a root decides how a session goes on.
+        return await (self._read_for_people(work) if under is None else self._read(work))
 
     async def unfinished(self, *, limit: int = 100, after: str = "") -> list[str]:
         return await self._read(partial(session_sql.unfinished, limit=limit, after=after))
@@ -256,11 +275,16 @@ class PostgresStore:
     async def search(
         self, words: str, *, limit: int = 50, roots: frozenset[str] | None = None
     ) -> list[Found]:
-        return await self._read(
-            partial(
-                search_sql.search, words=words, limit=limit, roots=roots, splitter=self._splitter
-            )
+        work = partial(
+            search_sql.search, words=words, limit=limit, roots=roots, splitter=self._splitter
         )
+        async with self._searchers:
+            return await self._read_for_people(work)
+
+    async def _read_for_people(self, work: Work[T]) -> T:
+        """May be a moment old, if there is a replica."""
+        found = await self._replica.try_(work) if self._replica is not None else None
+        return found[0] if found is not None else await self._read(work)
 
     async def orphans(self) -> list[str]:
         """Wait until there are unfinished roots that no living node has; return some of them.
@@ -287,6 +311,23 @@ class PostgresStore:
                     # Not all nodes in the same order: each takes what it comes to first.
                     random.shuffle(found)
                     return found
+
+    @property
+    def server_host(self) -> str:
+        return host_of(self.address.direct)
+
+    async def cluster_secret(self) -> str:
+        made = secrets.token_urlsafe(32)
+        await self._read(lambda connection: connection.execute(MAKE_SECRET, made))
+        found = await self._read(lambda connection: connection.fetchval(SECRET))
+        return str(found)
+
+    async def announce(self, address: str) -> None:
+        """Tell the others where this node is."""
+        if self._lease is None:
+            return
+        self._lease.address = address
+        await self._read(lambda connection: connection.execute(ANNOUNCE, self._node, address))
 
     async def nodes(self) -> list[NodeRow]:
         return await self._read(list_nodes)
@@ -328,6 +369,8 @@ class PostgresStore:
             await asyncio.get_running_loop().run_in_executor(self._splitter, self._lease.end)
         await self._write_link.aclose()
         await self._readers.aclose()
+        if self._replica is not None:
+            await self._replica.aclose()
         self._splitter.shutdown(wait=False)
 
     # --- inside
@@ -339,6 +382,18 @@ class PostgresStore:
             keeps_statements=not self.address.is_pooled,
             purpose=purpose,
         )
+
+    def _open_replica(self) -> Replica | None:
+        if not self.address.replica:
+            return None
+
+        def link() -> PostgresConnection:
+            return PostgresConnection(self.address.replica, self.name, purpose="replica")
+
+        def lease() -> tuple[str, float]:
+            return self._node, self._lease.renewed_until if self._lease is not None else 0.0
+
+        return Replica(ReadConnections(link, REPLICA_READERS), lease)
 
     def _make_reader(self) -> PostgresConnection:
         return self._link("reader")
@@ -401,7 +456,7 @@ class PostgresStore:
         return swept or bool(texts)
 
 
-async def _prepare(address: PostgresAddress) -> None:
+async def prepare(address: PostgresAddress) -> None:
     """Check the server and make the tables. Errors of the operator are a `UserError`."""
     try:
         connection = await connect(

@@ -16,11 +16,11 @@ What holds:
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 import asyncpg
 
+from bargein.cancel._loops import end_task
 from bargein.stores.postgres.commit_sql import TOGETHER_MAX, PendingCommit, rounds, write
 from bargein.stores.postgres.connection import Connection, PostgresConnection
 from bargein.stores.postgres.faults import closed, explain
@@ -103,10 +103,8 @@ class CommitWriter:
         self._wake.set()
         done, _ = await asyncio.wait({self._task}, timeout=CLOSE_S)
         if not done:
-            self._task.cancel()
             self._link.drop()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_task(self._task)
             for job in self._jobs:
                 self._finish(job, closed(self._name))
 

@@ -21,24 +21,34 @@ Everything here runs in the writer's thread.
 
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
-from bargein.contracts.store import Commit, DuplicateKey, OutOfOrder, StaleEpoch
+from bargein.contracts.size import size_of_event
+from bargein.contracts.store import (
+    LARGE_BYTES,
+    Commit,
+    DuplicateKey,
+    OutOfOrder,
+    StaleEpoch,
+    StoreFailed,
+    is_large,
+)
 from bargein.errors import BugError
-from bargein.stores.encoding import encode_one_by_one
+from bargein.stores.encoding import LONG_BYTES, Long, cut_event, encode_event, encode_events
+from bargein.stores.sqlite.large_sql import LongValue, ValueNumbers
 from bargein.stores.sqlite.session_sql import head
 from bargein.stores.sqlite.worker import JobStep
 from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 
 MARK_EVERY = 64
-LARGE_BYTES = 64 * 1024
 
 Row = tuple[object, ...]
 """Numbers, str and bytearray, and 0 for a missing value. For anything else, even bytes, bool and
 None, Python's `sqlite3` first looks for an adapter, which takes as long as writing the value."""
 
 # The kinds of rows. `COLUMNS` names the other columns of each kind.
-COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
+COMMIT, STATE, EVENT, TITLE, TEXT, KEY, REFERENCE = range(1, 8)
 
 
 # --- a commit as rows
@@ -46,23 +56,45 @@ COMMIT, STATE, EVENT, TITLE, TEXT, KEY = range(1, 7)
 
 class CommitStep(JobStep[None]):
     """One commit, waiting to be written. The caller has encoded its events, unless the commit is a
-    large one: that would hold up the caller's loop for milliseconds."""
+    large one: that would hold up the caller's loop for milliseconds.
 
-    __slots__ = ("bodies", "commit", "ends")
+    `references` has the place of an event in the commit and the number of a long value in it."""
+
+    __slots__ = ("bodies", "commit", "ends", "is_large", "references")
 
     def __init__(self, commit: Commit, ends: "LogEnds") -> None:
         self.session = commit.session
         self.value = None
         self.error = None
         self.commit = commit
+        self.is_large = is_large(commit)
         self.bodies: tuple[bytes, ...] = ()
+        self.references: list[tuple[int, int]] = []
         self.ends = ends
+
+    def cut(self, numbers: ValueNumbers) -> list[LongValue]:
+        """Encode the events of a large commit, without their long values: returns those, to be
+        written in segments. From now on this commit refers to them."""
+        values: list[tuple[int, LongValue]] = []
+
+        def keep(place: int, value: Long) -> int:
+            values.append((place, LongValue(numbers.take(), value)))
+            return values[-1][1].number
+
+        self.bodies = tuple(
+            cut_event(event, partial(keep, place))
+            if size_of_event(event) > LONG_BYTES
+            else encode_event(event)
+            for place, event in enumerate(self.commit.events)
+        )
+        self.references = [(place, value.number) for place, value in values]
+        return [value for _, value in values]
 
     def rows(self, connection: sqlite3.Connection) -> list[Row]:
         """Make the rows of this commit. From now on `ends` counts them as written."""
         commit, ends = self.commit, self.ends
         if commit.events and not self.bodies:
-            self.bodies = encode_one_by_one(commit.events)
+            self.bodies = encode_events(commit.events)
         end = ends.get(commit.session)
         if end is NOWHERE:
             end = look_up(connection, commit.session)
@@ -83,6 +115,8 @@ class CommitStep(JobStep[None]):
             # The condition comes first. Otherwise a stale writer would collide with the events of
             # the new owner and get that error instead of one about its epoch.
             rows.insert(0, (STATE, number, last, seq, at, since, commit.expected_seq, *after))
+        first = last - len(self.bodies) + 1
+        rows.extend(row(REFERENCE, first + place, value) for place, value in self.references)
         ends.put(commit.session, (number, root, last))
         if commit.title is not None:
             rows.append(row(TITLE, number, commit.title))
@@ -96,16 +130,16 @@ class CommitStep(JobStep[None]):
         return rows
 
     @property
-    def is_large(self) -> bool:
+    def has_large_rows(self) -> bool:
         """Whether its rows, once made, have large values."""
-        large = len(self.commit.state) >= LARGE_BYTES
+        large = len(self.commit.state) >= LARGE_BYTES or len(self.commit.text) >= LARGE_BYTES
         return large or any(len(body) >= LARGE_BYTES for body in self.bodies)
 
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this commit alone, under the writer's savepoint. Raises the reason of a refusal."""
         try:
             rows = self.rows(connection)
-            write_rows(connection, rows, large=self.is_large)
+            write_rows(connection, rows, large=self.has_large_rows)
         except (sqlite3.IntegrityError, BugError):
             self.ends.forget(self.commit.session)
             self._write_again(connection)
@@ -115,7 +149,7 @@ class CommitStep(JobStep[None]):
         commit = self.commit
         try:
             rows = self.rows(connection)
-            write_rows(connection, rows, large=self.is_large)
+            write_rows(connection, rows, large=self.has_large_rows)
         except sqlite3.IntegrityError as error:
             self.ends.forget(commit.session)
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER:
@@ -162,6 +196,11 @@ def _why_refused(connection: sqlite3.Connection, commit: Commit) -> Exception:
         return StaleEpoch(f"session {commit.session!r} does not exist any more")
     if now.epoch != commit.epoch:
         return StaleEpoch(f"session {now.root!r} is at epoch {now.epoch}, not {commit.epoch}")
+    if now.seq == commit.expected_seq:
+        return StoreFailed(
+            f"session {commit.session!r}: another process removed the segments of a large event",
+            retryable=True,
+        )
     return OutOfOrder(f"session {commit.session!r} ends at {now.seq}, not {commit.expected_seq}")
 
 
@@ -243,6 +282,8 @@ COLUMNS = {
     TITLE: ("session", "title"),
     TEXT: ("session", "event", "seq", "at", "text"),
     KEY: ("session", "sender", "client_id", "message", "body_hash"),
+    # A long value of an event.
+    REFERENCE: ("event", "value"),
 }
 WIDTH = 1 + max(map(len, COLUMNS.values()))
 
@@ -266,6 +307,8 @@ REFUSE_IF_INDEXED = """SELECT raise(ABORT, 'refused') FROM store
     WHERE one = 1 AND indexed >= {event}"""
 INSERT_TEXT = "INSERT INTO texts VALUES ({event}, {session}, {seq}, {at}, {text})"
 INSERT_KEY = "INSERT INTO keys VALUES ({session}, {sender}, {client_id}, {message}, {body_hash})"
+# Refuses if the segments are not there, or belong to another event.
+ATTACH_VALUE = "UPDATE long_values SET event = {event} WHERE value = {value} AND event = 0"
 
 STATEMENTS = {
     COMMIT: (ADVANCE_BY_ONE, OR_REFUSE, INSERT_EVENT, INSERT_MARK),
@@ -274,6 +317,7 @@ STATEMENTS = {
     TITLE: (RETITLE,),
     TEXT: (REFUSE_IF_INDEXED, INSERT_TEXT),
     KEY: (INSERT_KEY,),
+    REFERENCE: (ATTACH_VALUE, OR_REFUSE),
 }
 
 

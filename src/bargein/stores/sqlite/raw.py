@@ -5,15 +5,18 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bargein.contracts.store import AcceptKey
 from bargein.errors import UserError
 from bargein.stores.copying import EventRow, RawSession, TextRow
+from bargein.stores.encoding import CUT, encode_plain
 from bargein.stores.sqlite import session_sql
 from bargein.stores.sqlite.commit_sql import MARK_EVERY
 from bargein.stores.sqlite.faults import explain
+from bargein.stores.sqlite.large_sql import LongValues
 from bargein.stores.sqlite.schema import check_known, migrate
 
 T = TypeVar("T")
@@ -113,9 +116,16 @@ class RawSqlite:
 
     async def events(self, session: RawSession, after: int, limit: int) -> list[EventRow]:
         given = {"session": session.id, "after": after, "until": after + limit}
-        return await self._run(
-            lambda connection: connection.execute(session_sql.EVENTS, given).fetchall()
-        )
+
+        def work(connection: sqlite3.Connection) -> list[EventRow]:
+            join = LongValues(connection).join
+            with closing(connection.execute(session_sql.EVENTS, given)) as rows:
+                return [
+                    (seq, at, encode_plain(join(body)) if body[:1] == CUT else body)
+                    for seq, at, body in rows
+                ]
+
+        return await self._run(work)
 
     async def keys(self, session: RawSession) -> list[AcceptKey]:
         rows = await self._run(

@@ -13,6 +13,7 @@ How the tables are laid out:
   few pages; an index would need one for each session. Each event points to the one before it in its
   session, and the session to its last. `marks` has every 64th event of a session: a page in the
   middle of a log is read from the next mark backwards.
+- The long texts of a large event are in `segments`, and its body refers to them (`large_sql`).
 - Triggers make the log append-only: no event can be changed, and none removed while its session is
   there.
 - `store` has one row: the last epoch; the stamp of the last transaction, which shows the writer
@@ -107,6 +108,14 @@ MIGRATIONS = (
     Migration(
         "sessions name their owner",
         ("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''",),
+    ),
+    Migration(
+        "long values lie in segments",
+        (
+            "CREATE TABLE long_values (value INTEGER PRIMARY KEY, event INTEGER NOT NULL)",
+            "CREATE INDEX values_of_event ON long_values (event)",
+            "CREATE TABLE segments (number INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+        ),
     ),
 )
 

@@ -8,14 +8,19 @@ reads no rows of other sessions: `tests/stores` checks the query plans.
 
 import sqlite3
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from bargein.contracts.event import Recorded
 from bargein.contracts.store import AcceptKey, SessionHead, StaleEpoch
 from bargein.stores.encoding import SEQ_MAX, decode_events
+from bargein.stores.sqlite.large_sql import LET_GO, LongValues
 from bargein.stores.sqlite.search_sql import remove_text
 
 SWEEP_ROWS = 200
+
+EventRow = tuple[int, float, bytes]
+"""Seq, time and body of an event."""
 
 HEAD = """SELECT s.id, coalesce(r.id, s.id), coalesce(r.epoch, s.epoch), s.seq, s.state, s.title,
     s.created_at, s.updated_at, coalesce(r.owner, s.owner)
@@ -129,6 +134,7 @@ def sweep(connection: sqlite3.Connection, *, full_text: bool) -> bool:
             connection.execute("DELETE FROM doomed WHERE number = ?", (number,))
             return True
         remove_text(connection, event, full_text=full_text)
+        connection.execute(LET_GO, (event,))
         connection.execute("DELETE FROM events WHERE number = ?", (event,))
         (event,) = row
     connection.execute("UPDATE doomed SET last = ? WHERE number = ?", (event, number))
@@ -171,15 +177,21 @@ def events(
     after = max(after, 0)
     until = SEQ_MAX if limit is None else min(after + max(limit, 0), SEQ_MAX)
     given = {"session": session, "after": after, "until": until}
-    left = bytes_max if bytes_max is not None else sys.maxsize
-    found: list[tuple[int, float, bytes]] = []
+    values = LongValues(connection)
     with closing(connection.execute(EVENTS, given)) as rows:
-        for row in rows:
-            if left <= 0:
-                break
-            left -= len(row[2])
-            found.append(row)
-    return decode_events(session, found)
+        return decode_events(session, _until(rows, bytes_max, values), values.join)
+
+
+def _until(
+    rows: Iterable[EventRow], bytes_max: int | None, values: LongValues
+) -> Iterator[EventRow]:
+    """Yield rows until they have enough bytes, with the long values that were read meanwhile."""
+    left = bytes_max if bytes_max is not None else sys.maxsize
+    for row in rows:
+        if left <= values.bytes_read:
+            return
+        left -= len(row[2])
+        yield row
 
 
 def find_key(

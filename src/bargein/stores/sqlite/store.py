@@ -36,7 +36,7 @@ from bargein.contracts.store import (
 from bargein.stores.encoding import check_commit, check_text, check_time, encode_events
 from bargein.stores.sqlite import search_sql, session_sql
 from bargein.stores.sqlite.backup import write_backup
-from bargein.stores.sqlite.commit_sql import LARGE_BYTES, CommitStep
+from bargein.stores.sqlite.commit_sql import CommitStep
 from bargein.stores.sqlite.faults import closed
 from bargein.stores.sqlite.file import BUSY_S, StoreFile
 from bargein.stores.sqlite.worker import ReadWorker, Work
@@ -117,7 +117,7 @@ class SqliteStore:
         step = CommitStep(commit, self._writer.ends)
         try:
             check_commit(commit)
-            if len(commit.text) <= LARGE_BYTES:
+            if not step.is_large:
                 step.bodies = encode_events(commit.events)
         except Exception as error:  # boundary: this commit alone fails
             step.error = error

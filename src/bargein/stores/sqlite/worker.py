@@ -36,9 +36,11 @@ Work = Callable[[sqlite3.Connection], T]
 
 class JobStep(Generic[T]):
     """One operation, done wholly or not at all, and its outcome. `session` is the session that it
-    concerns, if it concerns one."""
+    concerns, if it concerns one. `is_large`: it writes so much that others go first."""
 
     __slots__ = ("error", "session", "value")
+
+    is_large = False
 
     def __init__(self, session: str | None) -> None:
         self.session = session
@@ -223,6 +225,9 @@ class Worker:
     def _work_at_leisure(self) -> None:
         """Do something short while no job waits. Raises nothing."""
 
+    def _finish(self) -> None:
+        """Do what is left of the jobs before the thread ends. Raises nothing."""
+
     def _run(self) -> None:
         running = True
         while running:
@@ -233,6 +238,7 @@ class Worker:
                 self._work_at_leisure()
             # Keep no reference while waiting: the result of a read may be a whole log.
             del batch
+        self._finish()
         self._drop_connection()
         with self._guard:
             self._ended = True
@@ -265,6 +271,11 @@ class Worker:
         except Exception as error:  # boundary: the callers get it; the thread continues
             self._distrust(error)
             self._fail(steps, error)
+        self._end(batch)
+
+    def _end(self, jobs: list[Job]) -> None:
+        """Wake the callers of jobs whose steps have their outcome."""
+        steps = [step for job in jobs for step in job.steps]
         with self._guard:
             self._pending -= len(steps)
             pending_of = self._pending_of
@@ -276,7 +287,7 @@ class Worker:
                         pending_of[session] = left
                     else:
                         del pending_of[session]
-        announce(batch)
+        announce(jobs)
 
     def _fail(self, steps: Sequence[AnyStep], error: Exception) -> None:
         """Give each step its own error object, because each caller raises it."""

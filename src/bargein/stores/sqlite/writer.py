@@ -9,6 +9,9 @@ What holds:
   it runs the steps one by one, so that only the impossible ones fail: on a nearly full disk the one
   that is too large. After a vain wait for a lock it does not, because each step would wait as long
   again.
+- A job with long values is set aside. The thread writes its segments one at a time, between the
+  other jobs, and then its commits (`large_sql`). Jobs about the same sessions wait for it, so each
+  session's writes keep their order.
 - At leisure, after waking the callers, it moves SQLite's log into the file. No other connection
   does this: moving the log during a commit could lose what is in it (decision 79).
 - Also at leisure it removes the rest of deleted sessions and indexes texts, a few rows at a time.
@@ -19,6 +22,7 @@ What holds:
 import os
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from bargein.errors import BargeinError
@@ -32,6 +36,7 @@ from bargein.stores.sqlite.commit_sql import (
 )
 from bargein.stores.sqlite.faults import BUSY, code_of
 from bargein.stores.sqlite.file import StoreFile
+from bargein.stores.sqlite.large_sql import LongValue, ValueNumbers, sweep_values
 from bargein.stores.sqlite.search_sql import Gathered, index_some
 from bargein.stores.sqlite.session_sql import sweep
 from bargein.stores.sqlite.worker import AnyStep, Job, Worker
@@ -44,7 +49,10 @@ MOVE_LOG = "PRAGMA wal_checkpoint(PASSIVE)"
 LOG_PAGES = 250
 """The approximate length of the log at which the writer moves it, which takes a millisecond or
 two."""
+LOG_PAGES_BETWEEN = 64
+"""The same while segments are written: other jobs wait for the move, so it is kept short."""
 PAGES_ALONE = 5
+PAGE_BYTES = 4096
 QUIET_S = 0.002
 """Jobs that belong together arrive within less than this."""
 
@@ -56,9 +64,37 @@ def _is_about_the_file(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and not isinstance(error, ABOUT_THE_STEP)
 
 
+class _LargeJob:
+    """A job whose long values are written first, and the jobs that wait for it because they
+    concern the same sessions. `values` is None before its turn."""
+
+    def __init__(self, job: Job) -> None:
+        self.jobs = [job]
+        self.sessions = _sessions_of(job)
+        self.values: deque[LongValue] | None = None
+        self.numbers: list[int] = []
+
+    def begin(self, numbers: ValueNumbers) -> deque[LongValue]:
+        values: deque[LongValue] = deque()
+        for step in self.jobs[0].steps:
+            if isinstance(step, CommitStep) and step.is_large:
+                try:
+                    values.extend(step.cut(numbers))
+                except Exception:  # boundary: the transaction raises it again, for this step alone
+                    continue
+        self.numbers = [value.number for value in values]
+        return values
+
+
+def _sessions_of(job: Job) -> set[str]:
+    return {step.session for step in job.steps if step.session is not None}
+
+
 class Writer(Worker):
     def __init__(self, file: StoreFile) -> None:
         self._last_stamp = int.from_bytes(os.urandom(7), "big")
+        self._large: deque[_LargeJob] = deque()
+        self._numbers = ValueNumbers()
         self._leisure_at: float | None = None
         self._log_pages = 0
         self.ends = LogEnds()
@@ -86,6 +122,13 @@ class Writer(Worker):
         return connection
 
     def _serve(self, batch: list[Job]) -> None:
+        now = self._set_large_aside(batch)
+        if now:
+            self._serve_now(now)
+        if self._large:
+            self._write_large()
+
+    def _serve_now(self, batch: list[Job]) -> None:
         super()._serve(batch)
         if self.ends.has_new_texts:
             self.ends.has_new_texts = False
@@ -93,6 +136,68 @@ class Writer(Worker):
         # An estimate, measured for lone commits and for large groups: Python's `sqlite3` does not
         # report the length of the log.
         self._log_pages += PAGES_ALONE + sum(len(job.steps) for job in batch) // 2
+
+    def _finish(self) -> None:
+        while self._large:
+            self._write_large()
+
+    # --- large jobs
+
+    def _set_large_aside(self, batch: list[Job]) -> list[Job]:
+        """Return the jobs to do now. The others are large, or wait for a large one."""
+        if not self._large and not any(step.is_large for job in batch for step in job.steps):
+            return batch
+        now: list[Job] = []
+        for job in batch:
+            sessions = _sessions_of(job)
+            before = [each for each in self._large if not sessions.isdisjoint(each.sessions)]
+            if any(step.is_large for step in job.steps):
+                self._large.append(_LargeJob(job))
+            elif before:
+                before[-1].jobs.append(job)
+            else:
+                now.append(job)
+        return now
+
+    def _write_large(self) -> None:
+        """Write the next segment of the first large job, or the job itself if it has them all."""
+        if self._log_pages >= LOG_PAGES_BETWEEN:
+            self._make_room()
+            return
+        large = self._large[0]
+        try:
+            if large.values is None:
+                large.values = large.begin(self._numbers)
+                return
+            if large.values:
+                self._write_segment(large.values)
+                return
+        except Exception as error:  # boundary: the callers get it; the thread continues
+            self._fail_large(large.jobs[0], error)
+            del large.jobs[0]
+        self._large.popleft()
+        if large.jobs:
+            self._serve_now(large.jobs)
+        if large.numbers and any(step.error for job in large.jobs for step in job.steps):
+            self.tidy_soon()
+
+    def _write_segment(self, values: deque[LongValue]) -> None:
+        connection = self._ready()
+        # The sync of the commit, or of moving the log, includes what was written before it.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        size = values[0].write_segment(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        self._log_pages += size // PAGE_BYTES + 1
+        if not size:
+            values.popleft()
+
+    def _fail_large(self, job: Job, error: Exception) -> None:
+        """Fail a job whose segments cannot be written. Nothing refers to those that were."""
+        self._distrust(error)
+        self._make_room()
+        self._fail(job.steps, error)
+        self._end([job])
+        self.tidy_soon()
 
     # --- transactions
 
@@ -113,7 +218,7 @@ class Writer(Worker):
         try:
             rows = rows_of(commits, connection)
             witness = with_events.witness()
-            write_rows(connection, rows, large=any(step.is_large for step in commits))
+            write_rows(connection, rows, large=any(step.has_large_rows for step in commits))
         except sqlite3.Error as error:
             if not _is_about_the_file(error):
                 return False
@@ -218,6 +323,8 @@ class Writer(Worker):
     # --- at leisure
 
     def _leisure_in_s(self) -> float | None:
+        if self._large:
+            return 0.0
         if self._log_pages >= LOG_PAGES:
             return QUIET_S
         if self._leisure_at is None:
@@ -225,7 +332,9 @@ class Writer(Worker):
         return max(0.0, self._leisure_at - time.monotonic())
 
     def _work_at_leisure(self) -> None:
-        if self._log_pages >= LOG_PAGES:
+        if self._large:
+            self._write_large()
+        elif self._log_pages >= LOG_PAGES:
             self._make_room()
         else:
             self._tidy()
@@ -242,8 +351,11 @@ class Writer(Worker):
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("BEGIN IMMEDIATE")
-            more = sweep(connection, full_text=full_text) or (
-                full_text and index_some(connection, self._gathered)
+            under_way = [number for large in self._large for number in large.numbers]
+            more = (
+                sweep(connection, full_text=full_text)
+                or sweep_values(connection, under_way)
+                or (full_text and index_some(connection, self._gathered))
             )
             connection.execute("COMMIT")
             connection.execute("PRAGMA synchronous = FULL")

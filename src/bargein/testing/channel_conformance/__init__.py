@@ -7,17 +7,13 @@ on it. With pytest, on virtual time:
     def test_my_channel(check: ChannelCheck) -> None:
         run_seeded(lambda run: check(MyPlatform(), run.clock), seed=1)
 
-A platform behind a real socket needs real time: `await check(MyPlatform())`. A check raises
+A platform behind a real socket needs real time: `await check(my_platform)`. A check raises
 AssertionError and says what it found.
 """
 
 from bargein.testing.channel_conformance.incoming import INCOMING_CHECKS
 from bargein.testing.channel_conformance.outgoing import OUTGOING_CHECKS
 from bargein.testing.channel_conformance.platform import (
-    ALICE,
-    BOB,
-    GROUP,
-    PRIVATE,
     BotMessage,
     FakeChannel,
     FakePlatform,
@@ -27,11 +23,7 @@ from bargein.testing.channel_conformance.scene import ChannelCheck, ChannelScene
 from bargein.testing.channel_conformance.stops import STOP_CHECKS
 
 __all__ = [
-    "ALICE",
-    "BOB",
     "CHECKS",
-    "GROUP",
-    "PRIVATE",
     "BotMessage",
     "ChannelCheck",
     "ChannelScene",

@@ -44,9 +44,30 @@ class BotMessage:
 
 class PlatformUnderTest(Protocol):
     """Acts as the people of a platform, and breaks it. `open_channel` is called again after a
-    restart of the program; the platform lives on."""
+    restart of the program; the platform lives on.
+
+    `name` is the name of its channels. Alice and Bob are in `group` together; Alice and the bot in
+    `private`, the stranger and the bot in `theirs`. `limit_s` is a short rate limit."""
+
+    name: str
+    alice: Person
+    bob: Person
+    stranger: Person
+    private: ChatAddress
+    group: ChatAddress
+    theirs: ChatAddress
+    limit_s: float
 
     def open_channel(self) -> Channel: ...
+
+    async def chats(self, count: int) -> Sequence[ChatAddress]:
+        """So many chats of Alice's with the bot; fewer if the platform cannot have so many."""
+        ...
+
+    async def is_delivered(self) -> bool:
+        """Whether the channel has confirmed everything that people did, and `shown` is what they
+        see now."""
+        ...
 
     async def say(
         self,
@@ -69,6 +90,14 @@ class PlatformUnderTest(Protocol):
         """Deliver everything again that was ever delivered, the newest first."""
         ...
 
+    def hold(self) -> None:
+        """Deliver nothing until `release`."""
+        ...
+
+    def release(self) -> None:
+        """Deliver all at once that people did meanwhile."""
+        ...
+
     def shown(self, chat: ChatAddress) -> Sequence[BotMessage]: ...
 
     def limit(self, seconds: float) -> None:
@@ -86,8 +115,29 @@ class ConnectionBroke(WorldError):
 
 
 class FakePlatform:
-    def __init__(self, *, keyed: bool = True, rate: ChatRate | None = None) -> None:
-        self.traits = Traits(text_max=200, keyed=keyed, rate=rate or ChatRate(per_s=50.0, burst=20))
+    name = "fake"
+    alice = Person("1", "Alice")
+    bob = Person("2", "Bob")
+    stranger = Person("666", "Alice")
+    private = ChatAddress("c1")
+    group = ChatAddress("g1", ChatKind.GROUP)
+    theirs = ChatAddress("c666")
+    limit_s = 3.0
+
+    def __init__(
+        self,
+        *,
+        keyed: bool = True,
+        key_lasts_s: float = float("inf"),
+        rate: ChatRate | None = None,
+    ) -> None:
+        self.traits = Traits(
+            text_max=200,
+            keyed=keyed,
+            key_lasts_s=key_lasts_s,
+            rate=rate or ChatRate(per_s=50.0, burst=20),
+        )
+        self.limit_after_break_s = 0.0
         self.files: dict[str, bytes] = {}
         self.calls: list[tuple[float, str, str]] = []
         self.pollers = 0
@@ -95,13 +145,20 @@ class FakePlatform:
         self._fresh: list[Update] = []
         self._more = anyio.Event()
         self._messages: dict[str, list[BotMessage]] = {}
-        self._keys: dict[str, str] = {}
+        self._keys: dict[str, tuple[str, float]] = {}
         self._number = 0
         self._limited_until = 0.0
         self._breaks = 0
+        self._held = False
 
     def open_channel(self) -> "FakeChannel":
         return FakeChannel(self)
+
+    async def chats(self, count: int) -> list[ChatAddress]:
+        return [ChatAddress(f"many{number}") for number in range(count)]
+
+    async def is_delivered(self) -> bool:
+        return not self._fresh
 
     # People
 
@@ -147,6 +204,13 @@ class FakePlatform:
         self._fresh += reversed(self._updates)
         self._more.set()
 
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        self._more.set()
+
     def _happened(self, update: Update) -> None:
         self._updates.append(update)
         self._fresh.append(update)
@@ -171,7 +235,7 @@ class FakePlatform:
 
     async def updates(self) -> list[Update]:
         """What was not confirmed, as soon as there is something."""
-        while not self._fresh:
+        while self._held or not self._fresh:
             self._more = anyio.Event()
             await self._more.wait()
         return list(self._fresh)
@@ -189,16 +253,18 @@ class FakePlatform:
         self.call("send", chat)
         if len(message.text) > self.traits.text_max:
             raise NotDelivered("the message is too long")
-        known = self._keys.get(message.key) if self.traits.keyed else None
-        if known is None:
+        known, at = self._keys.get(message.key, ("", 0.0)) if self.traits.keyed else ("", 0.0)
+        if not known or anyio.current_time() - at > self.traits.key_lasts_s:
             known = self._next("m")
-            self._keys[message.key] = known
+            self._keys[message.key] = known, anyio.current_time()
             shown = BotMessage(
                 known, message.text, message.buttons, [message.text], anyio.current_time()
             )
             self._messages.setdefault(_place(chat), []).append(shown)
         if self._breaks:
             self._breaks -= 1
+            if self.limit_after_break_s:
+                self.limit(self.limit_after_break_s)
             raise ConnectionBroke
         return known
 
@@ -220,8 +286,15 @@ class FakeChannel:
         self._platform = platform
         self.traits = platform.traits
 
+    async def check(self) -> str:
+        return "a platform in memory"
+
+    async def aclose(self) -> None:
+        pass
+
     async def run(self, desk: Desk) -> None:
         self._platform.pollers += 1
+        await desk.reached()
         try:
             while True:
                 updates = await self._platform.updates()
@@ -238,8 +311,8 @@ class FakeChannel:
         await anyio.lowlevel.checkpoint()
         self._platform.change(chat, platform_id, message)
 
-    async def preview(self, chat: ChatAddress, key: str, text: str) -> bool:
-        return False
+    async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
+        return None
 
     async def typing(self, chat: ChatAddress) -> None:
         self._platform.call("typing", chat)
@@ -250,9 +323,3 @@ class FakeChannel:
 
 def _place(chat: ChatAddress) -> str:
     return f"{chat.id}/{chat.thread}"
-
-
-ALICE = Person("1", "Alice")
-BOB = Person("2", "Bob")
-PRIVATE = ChatAddress("c1")
-GROUP = ChatAddress("g1", ChatKind.GROUP)

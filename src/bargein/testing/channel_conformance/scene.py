@@ -1,5 +1,6 @@
 """A check at work: an engine with a scripted model, a channel on a platform, and a restart."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,9 +9,16 @@ import anyio
 
 from bargein.channels.access import ChannelAccess
 from bargein.channels.contract import ChatAddress, Person
+from bargein.channels.conversation import session_id_of
 from bargein.channels.hub import ChannelHub
 from bargein.channels.rows import Ledger, MemoryRows, Rows
-from bargein.contracts.event import MessageAccepted, MessagesTaken, Recorded, TurnStarted
+from bargein.contracts.event import (
+    MessageAccepted,
+    MessagesTaken,
+    Recorded,
+    TurnSettled,
+    TurnStarted,
+)
 from bargein.models.script import Answer, Script, Step
 from bargein.models.scripted import ScriptedModel
 from bargein.session.agent import LoopSettings, loop_agent
@@ -18,9 +26,6 @@ from bargein.session.engine import SessionEngine
 from bargein.session.limits import Limits
 from bargein.stores.memory import MemoryStore
 from bargein.testing.channel_conformance.platform import (
-    ALICE,
-    GROUP,
-    PRIVATE,
     BotMessage,
     PlatformUnderTest,
 )
@@ -29,6 +34,7 @@ from bargein.tools import DEFAULT_POLICY, Policy, ToolRegistry
 
 CHECK_S = 50.0
 SOON_S = 20.0
+STILL = 5
 
 
 class ChannelScene:
@@ -39,7 +45,8 @@ class ChannelScene:
         self.clock = clock
         self.store = MemoryStore()
         self.rows: Rows = MemoryRows()
-        self.name = platform.open_channel().name
+        self.name = platform.name
+        self.hub: ChannelHub
         self.model: ScriptedModel
         self.engine: SessionEngine
 
@@ -61,7 +68,8 @@ class ChannelScene:
         async with engine:
             self.engine = engine
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ChannelHub(engine, self.rows).run, self.platform.open_channel())
+                self.hub = ChannelHub(engine, self.rows, now=self.now)
+                tasks.start_soon(self.hub.run, self.platform.open_channel())
                 yield
                 tasks.cancel_scope.cancel()
 
@@ -75,8 +83,22 @@ class ChannelScene:
         after.rows = rows
         return after
 
-    async def pair(self, chat: ChatAddress = PRIVATE, person: Person = ALICE) -> None:
-        access = ChannelAccess(Ledger(self.rows, self.name))
+    def now(self) -> float:
+        """The time of day, also on virtual time."""
+        return time.time() if self.clock is None else float(self.clock.now())
+
+    @property
+    def session(self) -> str:
+        """The session of Alice's private chat."""
+        return self.session_of(self.platform.private)
+
+    def session_of(self, chat: ChatAddress, number: int = 1) -> str:
+        return session_id_of(self.name, chat, number)
+
+    async def pair(self, chat: ChatAddress | None = None, person: Person | None = None) -> None:
+        """Alice in private, if nothing else is said."""
+        chat, person = chat or self.platform.private, person or self.platform.alice
+        access = ChannelAccess(Ledger(self.rows, self.name), self.now)
         code = await access.make_code(chat.kind)
         assert await access.try_code(code, chat, person)
 
@@ -88,22 +110,52 @@ class ChannelScene:
             while not holds():  # noqa: ASYNC110 - a platform has no event for what it shows
                 await anyio.sleep(0.005)
             return
-        seen = [message.texts for message in self.platform.shown(PRIVATE)]
+        seen = [message.texts for message in self.platform.shown(self.platform.private)]
         raise AssertionError(f"{what}: not within {SOON_S:g} s. Shown: {seen}")
 
+    async def until_settled(self, turns: int) -> None:
+        """Waits until so many turns of Alice's private chat have settled, durably."""
+        with anyio.fail_after(SOON_S):
+            while True:
+                log = await self.store.events(self.session)
+                if sum(isinstance(each.event, TurnSettled) for each in log) >= turns:
+                    return
+                await anyio.sleep(0.005)
+
     async def sees(
-        self, words: str, chat: ChatAddress = PRIVATE, *, count: int = 1
+        self, words: str, chat: ChatAddress | None = None, *, count: int = 1
     ) -> list[BotMessage]:
-        """Waits until so many messages of the bot's have these words; there must not be more."""
+        """Waits until so many messages of the bot's have these words."""
+        chat = chat or self.platform.private
         await self.until(lambda: len(self._with(words, chat)) >= count, f"{words!r} is shown")
         return self._with(words, chat)
 
     def _with(self, words: str, chat: ChatAddress) -> list[BotMessage]:
         return [each for each in self.platform.shown(chat) if words in each.text]
 
-    async def quiet(self, seconds: float = 5.0) -> None:
-        """Long enough for everything that would come."""
-        await anyio.sleep(seconds)
+    async def quiet(self) -> None:
+        """Until everything has come that would come. On virtual time that is a while. On real time
+        it is when the platform has delivered everything, nothing waits to be handled or sent, and
+        all of that is still so a moment later."""
+        if self.clock is not None:
+            await anyio.sleep(5.0)
+            return
+        still, status, is_delivered = 0, None, False
+        with anyio.move_on_after(SOON_S):
+            while still < STILL:
+                await anyio.sleep(0.02)
+                status = self.hub.statuses().get(self.name)
+                is_delivered = await self.platform.is_delivered()
+                busy = status is not None and (status.unhandled or status.unsent)
+                still = 0 if busy or not is_delivered else still + 1
+            return
+        raise AssertionError(f"no rest within {SOON_S:g} s: {status}, {is_delivered=}")
+
+    async def quiet_out(self) -> None:
+        """Until nothing waits to be sent, while a turn may run."""
+        with anyio.fail_after(SOON_S):
+            while (status := self.hub.statuses().get(self.name)) is None or status.unsent:  # noqa: ASYNC110
+                await anyio.sleep(0.005)
 
     async def sessions(self) -> list[str]:
         return [head.id for head in await self.store.sessions(limit=10_000)]
@@ -143,4 +195,4 @@ class ChannelCheck:
             await self._function(scene)
 
 
-__all__ = ["ALICE", "GROUP", "PRIVATE", "ChannelCheck", "ChannelScene"]
+__all__ = ["ChannelCheck", "ChannelScene"]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bargein.cancel import Cause
 from bargein.contracts.event import (
@@ -13,6 +14,9 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.value import Value
 from bargein.testing.engine_invariants import SessionLaws
+
+FROZEN_S = 0.3
+"""An effect takes far less; one that began so soon after SIGCONT was decided before."""
 
 
 class Acknowledged(Value, frozen=True):
@@ -40,23 +44,51 @@ class EffectSeen(Value, frozen=True):
     ended: float
 
 
-def violations(
+class Thawed(Value, frozen=True):
+    """A node went on after SIGSTOP, at this time of the machine's one clock."""
+
+    node: int
+    at: float
+
+
+@dataclass
+class Verdict:
+    """`broken` is what no run may show, each as a sentence. `lost` is what was confirmed and is not
+    there any more, which only an asynchronous standby may do. `residue` counts effects of a node
+    that woke from SIGSTOP between "call started" and the effect: no lease can prevent those."""
+
+    broken: list[str]
+    lost: list[str]
+    residue: int = 0
+
+
+def check(
     logs: Mapping[str, Sequence[Recorded]],
     acknowledged: Iterable[Acknowledged],
     stopped: Iterable[StopTold],
     effects: Sequence[EffectSeen],
     *,
     stops_asked: Counter[str],
-) -> list[str]:
-    """Each as a sentence. `stops_asked` counts the stops of each session, answered or not."""
-    found: list[str] = []
+    thawed: Sequence[Thawed] = (),
+    may_lose: bool = False,
+) -> Verdict:
+    """`stops_asked` counts the stops of each session, answered or not."""
+    broken: list[str] = []
     for session, log in logs.items():
-        found += _of_log(session, log)
-        found += _of_stops(session, log, stops_asked[session])
-    found += _of_messages(logs, acknowledged)
-    found += _of_receipts(logs, stopped)
-    found += _of_effects(logs, effects)
-    return found
+        broken += _of_log(session, log)
+        broken += _of_stops(session, log, stops_asked[session])
+    broken += _of_repeated_messages(logs)
+    at_once, residue = _of_overlaps(effects, thawed)
+    # A turn that is lost has an effect, and the next one has its name.
+    lost = [
+        *_of_repeated_effects(effects),
+        *_of_messages(logs, acknowledged),
+        *_of_receipts(logs, stopped),
+        *_of_effects(logs, effects),
+    ]
+    if may_lose:
+        return Verdict([*broken, *at_once], lost, residue)
+    return Verdict([*broken, *at_once, *lost], [], residue)
 
 
 def _of_log(session: str, log: Sequence[Recorded]) -> list[str]:
@@ -71,23 +103,29 @@ def _of_log(session: str, log: Sequence[Recorded]) -> list[str]:
     return []
 
 
-def _of_messages(
-    logs: Mapping[str, Sequence[Recorded]], acknowledged: Iterable[Acknowledged]
-) -> list[str]:
-    found: list[str] = []
-    keys = Counter(
+def _keys(logs: Mapping[str, Sequence[Recorded]]) -> Counter[tuple[str, str | None]]:
+    return Counter(
         (session, each.event.message.client_id)
         for session, log in logs.items()
         for each in log
         if isinstance(each.event, MessageAccepted)
     )
-    found += [
+
+
+def _of_messages(
+    logs: Mapping[str, Sequence[Recorded]], acknowledged: Iterable[Acknowledged]
+) -> list[str]:
+    keys = _keys(logs)
+    return [
         f"{each.session}: {each.key} was acknowledged and is lost"
         for each in acknowledged
         if keys[each.session, each.key] == 0
     ]
-    found += [f"{session}: {key} is there {n} times" for (session, key), n in keys.items() if n > 1]
-    return found
+
+
+def _of_repeated_messages(logs: Mapping[str, Sequence[Recorded]]) -> list[str]:
+    counted = _keys(logs).items()
+    return [f"{session}: {key} is there {n} times" for (session, key), n in counted if n > 1]
 
 
 def _of_receipts(logs: Mapping[str, Sequence[Recorded]], stopped: Iterable[StopTold]) -> list[str]:
@@ -125,21 +163,54 @@ def _of_stops(session: str, log: Sequence[Recorded], asked: int) -> list[str]:
     return []
 
 
-def _of_effects(logs: Mapping[str, Sequence[Recorded]], effects: Sequence[EffectSeen]) -> list[str]:
-    found = []
-    counts = Counter((each.session, each.call) for each in effects)
-    found += [
-        f"{key[0]}: the effect of {key[1]} happened {n} times" for key, n in counts.items() if n > 1
+def _of_repeated_effects(effects: Sequence[EffectSeen]) -> list[str]:
+    counted = Counter((each.session, each.call) for each in effects).items()
+    return [
+        f"{session}: the effect of {call} happened {n} times"
+        for (session, call), n in counted
+        if n > 1
     ]
+
+
+def _of_effects(logs: Mapping[str, Sequence[Recorded]], effects: Sequence[EffectSeen]) -> list[str]:
     started = {
         (session, each.event.call.id)
         for session, log in logs.items()
         for each in log
         if isinstance(each.event, CallStarted)
     }
-    found += [
+    return [
         f"{each.session}: {each.call} had an effect, and the log does not say that it started"
         for each in effects
         if (each.session, each.call) not in started
     ]
-    return found
+
+
+def _of_overlaps(effects: Sequence[EffectSeen], thawed: Sequence[Thawed]) -> tuple[list[str], int]:
+    """A turn of these nodes does one thing at a time, so effects of a session at the same time are
+    of two turns. Returns those, and how many are explained by a node that was frozen."""
+
+    def was_frozen(effect: EffectSeen) -> bool:
+        if effect.ended - effect.began > FROZEN_S:
+            return True
+        number = int(effect.node.partition(".")[0])
+        return any(
+            each.node == number and 0 <= effect.began - each.at < FROZEN_S for each in thawed
+        )
+
+    found: list[str] = []
+    residue = 0
+    latest: dict[str, EffectSeen] = {}
+    for each in sorted(effects, key=lambda effect: effect.began):
+        before = latest.get(each.session)
+        if before is not None and each.began < before.ended:
+            if was_frozen(before) or was_frozen(each):
+                residue += 1
+            else:
+                found.append(
+                    f"{each.session}: {before.call} at {before.node} and {each.call} at "
+                    f"{each.node} happened at the same time"
+                )
+        if before is None or each.ended > before.ended:
+            latest[each.session] = each
+    return found, residue

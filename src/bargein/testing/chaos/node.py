@@ -5,10 +5,13 @@ stop or to continue; each answer is a line with the same number. Its tool has an
 file outside the database, written in one step.
 """
 
+import asyncio
 import os
+import select
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +19,7 @@ import anyio
 import msgspec
 
 from bargein.cancel import Token
+from bargein.cluster.node import open_node
 from bargein.contracts.model import (
     CallPart,
     EndPart,
@@ -31,13 +35,17 @@ from bargein.errors import BargeinError
 from bargein.runtime.agent import Agent
 from bargein.runtime.config import load_config
 from bargein.runtime.engine import Engine
+from bargein.session.elsewhere import OPERATION
 from bargein.session.limits import Limits
+from bargein.session.reply import SessionGone
 from bargein.stores.postgres import PostgresStore
 from bargein.stores.postgres.lease import LeaseTimes
 from bargein.tools import ToolContext
 
 WORD_S = 0.01
+ASK_S = 5.0
 EFFECT_S = 0.02
+DRAIN_S = 5.0
 
 
 class _Talker:
@@ -79,12 +87,35 @@ class _Node:
     async def answer(self, asked: dict[str, Any]) -> None:
         number = asked["number"]
         try:
-            said = await self._do(asked)
-        except OwnedElsewhere as elsewhere:
-            said = {"elsewhere": elsewhere.owner}
+            try:
+                said = await self._do(asked)
+            except OwnedElsewhere as owner:
+                said = await self._ask(asked, owner)
+        except OwnedElsewhere as owner:
+            said = {"elsewhere": owner.owner}
         except BargeinError as error:
             said = {"error": f"{type(error).__name__}: {error}"}
         _say({"number": number, **said})
+
+    async def _ask(self, asked: dict[str, Any], owner: OwnedElsewhere) -> dict[str, Any]:
+        """Has the node that has the session do it. Sends are once by their key."""
+        elsewhere = self._engine.core.elsewhere
+        assert elsewhere is not None
+        body = OPERATION + msgspec.json.encode(asked)
+        answer = await elsewhere.ask(asked["session"], owner, body, within_s=ASK_S)
+        if answer is None:
+            return await self._do(asked)
+        said: dict[str, Any] = msgspec.json.decode(answer)
+        return said
+
+    async def perform(self, key: str, body: bytes) -> bytes:
+        """What another node asks for."""
+        try:
+            return msgspec.json.encode(await self._do(msgspec.json.decode(body)))
+        except (OwnedElsewhere, SessionGone):
+            raise
+        except BargeinError as error:
+            return msgspec.json.encode({"error": f"{type(error).__name__}: {error}"})
 
     async def _do(self, asked: dict[str, Any]) -> dict[str, Any]:
         session = await self._engine.session(asked["session"])
@@ -104,11 +135,18 @@ def _say(line: dict[str, Any]) -> None:
     os.write(1, msgspec.json.encode(line) + b"\n")
 
 
+async def _nothing(session: str, after: int | None) -> AsyncGenerator[bytes, None]:
+    """Nobody watches through another node here."""
+    return
+    yield b""
+
+
 async def live(address: str, name: str, effects: str, lease_s: float) -> None:
     def append(context: ToolContext) -> str:
         """Have an effect."""
         began = time.monotonic()
-        time.sleep(EFFECT_S)
+        # Not `time.sleep`, which fails when the library that sets the clock moves it back.
+        select.select([], [], [], EFFECT_S)
         file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         line = [context.session_id, context.call_id, name, began, time.monotonic()]
         os.write(file, msgspec.json.encode(line) + b"\n")
@@ -120,14 +158,35 @@ async def live(address: str, name: str, effects: str, lease_s: float) -> None:
     agent = Agent(model=_Talker(), tools=[append], titles=False)
     limits = Limits(bring_back_first_s=0.05, bring_back_max_s=0.5)
     engine = Engine(agent, store=store, config=load_config({}), limits=limits)
-    async with engine, anyio.create_task_group() as group:
-        node = _Node(engine)
+    node = _Node(engine)
+    async with (
+        engine,
+        open_node(engine.core, watch=_nothing, perform=node.perform),
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(_leave_on_sigterm, engine, group.cancel_scope)
         _say({"ready": name})
-        lines = anyio.wrap_file(sys.stdin)
-        async for line in lines:
+        async for line in await _lines():
             group.start_soon(node.answer, msgspec.json.decode(line))
         group.cancel_scope.cancel()
     await store.aclose()
+
+
+async def _lines() -> asyncio.StreamReader:
+    """What is asked, line by line. Waiting for it can be cancelled."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+async def _leave_on_sigterm(engine: Engine, life: anyio.CancelScope) -> None:
+    """As `bargein serve` does: turns end by themselves, then others take over what waits."""
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            with anyio.move_on_after(DRAIN_S):
+                await engine.core.drain()
+            life.cancel()
 
 
 def main() -> None:

@@ -18,10 +18,11 @@ class Way(StrEnum):
 
 
 class Relay:
-    """Between clients and one server on loopback."""
+    """Between clients and one server on loopback, which may move to another port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self._server_port = port
+        self._host = host
         self.port = 0
         self._way = Way.OPEN
         self._changed = asyncio.Event()
@@ -30,8 +31,14 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        self._listening = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listening = await asyncio.start_server(self._serve, self._host, 0)
         self.port = self._listening.sockets[0].getsockname()[1]
+
+    def lead_to(self, port: int) -> None:
+        """The server is at another port now. Connections to the old one are reset."""
+        self._server_port = port
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     def set(self, way: Way) -> None:
         self._way = way

@@ -5,6 +5,7 @@ from bargein.contracts.event import (
     CallDetached,
     CallEnded,
     CallStarted,
+    CallsUndoing,
     ChildEnded,
     ChildStarted,
     QuestionAsked,
@@ -14,6 +15,15 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.tool import CallStatus
 from bargein.testing.engine_invariants.seen import SeenLog
+
+
+def undoing(seen: SeenLog, event: CallsUndoing) -> None:
+    turn = seen.open(2, event.turn, "undoes calls")
+    for each in event.calls:
+        undone = seen.turns.get(each.of)
+        if undone is None or each.undoes not in undone.started:
+            seen.broken(3, f"{event.turn} undoes {each.undoes}, which {each.of} has not started")
+    turn.calls.update((each.call.id, each.call) for each in event.calls)
 
 
 def call_started(seen: SeenLog, event: CallStarted) -> None:

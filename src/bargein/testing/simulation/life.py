@@ -15,15 +15,15 @@ import anyio
 from bargein.contracts.event import Event
 from bargein.contracts.store import StoreFailed
 from bargein.session.engine import SessionEngine
-from bargein.stores.memory import MemoryStore
 from bargein.testing.simulation.plan import LifePlan, StoreFault
 
 if TYPE_CHECKING:
+    from bargein.testing.simulation.store import Disk
     from bargein.testing.simulation.world import World
 
 
 class Life:
-    def __init__(self, world: "World", number: int, plan: LifePlan, disk: MemoryStore) -> None:
+    def __init__(self, world: "World", number: int, plan: LifePlan, disk: "Disk") -> None:
         self.world = world
         self.record = world.record
         self.number = number

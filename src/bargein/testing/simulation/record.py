@@ -139,19 +139,24 @@ class Record:
         except LawBroken as broken:
             self.breaks(broken)
         if isinstance(recorded.event, TurnStarted):
-            self._check_who_began(session, recorded.event.turn)
+            self._check_who_began(session, recorded.event)
 
-    def _check_who_began(self, session: str, turn: str) -> None:
+    def _check_who_began(self, session: str, started: TurnStarted) -> None:
         """Law 9: the end of a background call begins no turn if somebody stopped the call, or a
-        restart lost it. The turn that a call's end begins is written together with it."""
-        match [each.event for each in self.laws_of(session).log[-3:-1]]:
+        restart lost it. The turn that a call's end begins is written together with it. Other
+        messages that wait begin a turn all the same."""
+        laws = self.laws_of(session)
+        match [each.event for each in laws.log[-3:-1]]:
             case [BackgroundEnded() as ended, MessageAccepted(message=message)]:
+                if started.messages != (message.id,) or laws.waiting:
+                    return  # other messages waited
                 if message.id != f"bg-{ended.call_id}":
                     return  # the user's own next message
                 run = self.runs.get(f"{session} {ended.call_id}")
                 lost = ended.result.status is CallStatus.UNKNOWN
                 if lost or (run is not None and run.token.cancelled):
-                    self.blame(9, f"{ended.call_id} was stopped or lost, and its end began {turn}")
+                    stopped = f"{ended.call_id} was stopped or lost"
+                    self.blame(9, f"{stopped}, and its end began {started.turn}")
 
     # Work
 

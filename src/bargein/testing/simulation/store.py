@@ -1,26 +1,54 @@
 """The store of one life of an engine: slow, failing, claimed by others, or gone.
 
-The disk is a `MemoryStore`, and each life is a separate owner on it. Everything that becomes
-durable there enters the record in the same step of the scheduler, so that the two never differ.
+The disk is a `MemoryStore` or another `Disk`, and each life is a separate owner on it. Everything
+that becomes durable there enters the record in the same step of the scheduler, so that the two
+never differ.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio.lowlevel
 
 from bargein.contracts.event import Event, Recorded
-from bargein.contracts.store import AcceptKey, Commit, Found, SessionHead, StaleEpoch, StoreFailed
-from bargein.stores.memory import MemoryStore, one_by_one
+from bargein.contracts.store import (
+    AcceptKey,
+    Commit,
+    Found,
+    SessionHead,
+    StaleEpoch,
+    Store,
+    StoreFailed,
+)
+from bargein.stores.memory import MemorySnapshot, one_by_one
 from bargein.testing.simulation.plan import Moment, StoreFault, StoreFaultKind
 
 if TYPE_CHECKING:
     from bargein.testing.simulation.life import Life
 
 
+class DiskStore(Store, Protocol):
+    """What one owner does on a disk."""
+
+    async def commit_one(self, commit: Commit) -> None: ...
+
+
+class Disk(Protocol):
+    """What outlives all lives: a `MemoryStore`, unless a world makes another."""
+
+    def beside(self, owner: str, *, shared: bool = True) -> DiskStore: ...
+
+    def bury(self, owner: str) -> None: ...
+
+    def snapshot(self) -> MemorySnapshot: ...
+
+    def restore(self, snapshot: MemorySnapshot) -> None: ...
+
+
 class LifeStore:
-    def __init__(self, life: "Life", disk: MemoryStore) -> None:
+    def __init__(self, life: "Life", disk: Disk) -> None:
         self._life = life
+        self._whole_disk = disk
         self._disk = disk.beside(life.name)
         self._paced = 0
         self._given: dict[str, list[int]] = {}
@@ -176,7 +204,7 @@ class LifeStore:
         elif kind is StoreFaultKind.STOLEN:
             root = session.partition("/")[0]
             life.record.disturbed.add(root)
-            thief = self._disk.beside("thief", shared=False)
+            thief = self._whole_disk.beside("thief", shared=False)
             await thief.claim(root)
             await thief.aclose()
             life.record.owners.pop(root, None)

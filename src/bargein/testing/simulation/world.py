@@ -36,7 +36,7 @@ from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.model import simulated_model, title_model
 from bargein.testing.simulation.plan import LifeEnd, LifePlan, Moment, Plan, Titling
 from bargein.testing.simulation.record import Record
-from bargein.testing.simulation.store import LifeStore
+from bargein.testing.simulation.store import Disk, LifeStore
 from bargein.testing.simulation.tools import SimulatedToolbox
 from bargein.testing.simulation.users import User
 from bargein.testing.simulation.verdict import check_state, give_verdict
@@ -61,7 +61,7 @@ class World:
         self.steps = 0
         self.calming = False
         self.current: Life | None = None
-        self.disk = MemoryStore(shared=True)
+        self.disk = self.make_disk()
         self.backend = run.backend
         self._scope = anyio.CancelScope()
         self._lives: list[Life] = []
@@ -97,7 +97,11 @@ class World:
             decide=partial(self._watched, life),
         )
 
-    def make_store(self, life: Life, disk: MemoryStore) -> Store:
+    def make_disk(self) -> Disk:
+        """A new disk. After a crash the one before gets nothing more."""
+        return MemoryStore(shared=True)
+
+    def make_store(self, life: Life, disk: Disk) -> Store:
         return LifeStore(life, disk)
 
     def make_agent(self, life: Life) -> AgentFunction:
@@ -227,7 +231,7 @@ class World:
         for life in self._lives:
             if not life.ended.is_set() and not life.dead:
                 life.crash()
-        self.disk = MemoryStore(shared=True)
+        self.disk = self.make_disk()
         self.disk.restore(durable)
         self._waiting.clear()
         self.changed()

@@ -39,6 +39,10 @@ class StoreUnderTest:
         """Do some or all of the work that the store would do later by itself. It must not change
         any answer; random operations use it."""
 
+    async def damage_event(self, session: str, seq: int, body: bytes) -> None:
+        """Replace what the store has of an event, past the store. For `DAMAGE_CHECKS` alone."""
+        raise NotImplementedError
+
 
 class Scene:
     """One check at work: `store` is open for the owner "one"."""

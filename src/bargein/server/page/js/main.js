@@ -4,6 +4,7 @@ import { createActions } from "./app/actions.js";
 import { createDoor } from "./app/door.js";
 import { createDrawers } from "./app/drawers.js";
 import { createKeys } from "./app/keys.js";
+import { createNotices } from "./app/notices.js";
 import { watchOffspring } from "./app/offspring.js";
 import { followPermits } from "./app/permits.js";
 import { createSearch } from "./app/search.js";
@@ -25,7 +26,7 @@ import { talkView } from "./views/talk.js";
 import { stopsView } from "./views/stops.js";
 import { api } from "./wire/api.js";
 import { ApiProblem } from "./wire/problem.js";
-import { token, tokenInAddress } from "./wire/token.js";
+import { codeInAddress, token, tokenInAddress } from "./wire/token.js";
 
 const LIST_MS = 4_000;
 const AGAIN_MS = 1_500;
@@ -52,12 +53,13 @@ const inbox = inboxView(store, actions);
 const stops = stopsView(actions);
 const gate = gateView(byId("gate"), actions);
 const spoken = createSpoken();
+const notices = createNotices((session) => go(session));
 fillWith(byId("foot"), h("div", {}, stops.node, inbox.node, composer.node));
 createKeys(store, actions, composer);
 watchOffspring(store);
 
 const views = [
-  sessionsView(byId("sessions"), actions, createSearch(store), createTheme()),
+  sessionsView(byId("sessions"), actions, createSearch(store), createTheme(), notices),
   barView(byId("bar"), byId("banner"), store, actions, watcher, drawers),
   talkView(byId("talk"), store, actions),
   (state) => stops.update(state),
@@ -66,6 +68,7 @@ const views = [
   nowView(byId("now"), store, actions),
   (state) => spoken(state.session),
   followPermits(store),
+  notices.follow,
 ];
 
 // `known`: the server has said who this is. `letIn`: whether that is somebody.
@@ -87,6 +90,8 @@ store.subscribe((state) => {
     // The answer to another request says why.
     if (shownOut) begin();
   }
+  // At home nothing goes on that a panel could show.
+  byId("app").classList.toggle("at-home", state.current === null);
   if (state.me !== null) for (const view of views) view(state);
 });
 
@@ -106,6 +111,10 @@ function follow() {
     return;
   }
   watcher.open(id, at);
+  // One that was begun elsewhere since the list was read.
+  const { sessions } = store.get();
+  if (id !== null && !isNew(id) && !sessions.some((each) => id.split("/")[0] === each.id))
+    actions.listSessions();
   if (at === null) takeFocus();
 }
 
@@ -131,7 +140,9 @@ function go(id, { replace = false, focus = false } = {}) {
 
 window.addEventListener("hashchange", () => {
   arrived = tokenInAddress() ?? arrived;
-  if (arrived !== null) {
+  invited = codeInAddress() ?? invited;
+  if (invited !== null) begin();
+  else if (arrived !== null) {
     // A token came into an open tab: it stays where it was.
     const { current } = store.get();
     if (current !== null) history.replaceState(null, "", hashOf(current));
@@ -140,7 +151,9 @@ window.addEventListener("hashchange", () => {
 });
 
 function keepListFresh() {
-  if (store.get().me !== null && !document.hidden) actions.listSessions();
+  // Whoever asked for notifications wants to hear of sessions that are not on the screen.
+  const isWanted = !document.hidden || notices.isOn();
+  if (store.get().me !== null && isWanted) actions.listSessions();
 }
 setInterval(keepListFresh, LIST_MS);
 document.addEventListener("visibilitychange", () => {
@@ -156,6 +169,7 @@ setInterval(() => {
 
 // Reads the address: a token, or a note that it had one where it must not be.
 let arrived = tokenInAddress();
+let invited = codeInAddress();
 let note = "";
 if (location.hash === "#token-in-query") {
   history.replaceState(null, "", "/");
@@ -171,6 +185,7 @@ function enter(shown, principal) {
 
 async function begin() {
   try {
+    await takeInvitation();
     await takeArrived();
     if (token.get() === null) {
       const given = await door.fromOtherTab();
@@ -197,6 +212,22 @@ async function begin() {
   }
 }
 
+// Becomes a guest of a shared chat, and shows that chat. The code in the address works once.
+async function takeInvitation() {
+  const code = invited;
+  if (code === null) return;
+  try {
+    const joined = await api.join(code);
+    invited = null;
+    token.keep(joined.token, joined.principal);
+    history.replaceState(null, "", hashOf(joined.session));
+  } catch (problem) {
+    if (problem.passes || !(problem instanceof ApiProblem)) throw problem;
+    invited = null;
+    note = problem.message;
+  }
+}
+
 // Uses a token in the address if it is known. A token made for a named principal could come from
 // anybody, who could then read what is written, so the page asks first.
 async function takeArrived() {
@@ -212,7 +243,7 @@ async function takeArrived() {
   } catch (problem) {
     if (problem.passes || !(problem instanceof ApiProblem)) throw problem;
     arrived = null;
-    note = "The token of that address is not known here; a server that starts anew has another.";
+    note = "This server does not know the token in that address. A restarted server has a new one.";
     return;
   }
   enter(shown, me.principal);

@@ -3,9 +3,13 @@
 
 import { api } from "../wire/api.js";
 import { receiptLine } from "../state/receipt.js";
+import { wordsOfTurn } from "../state/inbox.js";
 import { isNew } from "../state/pending.js";
 import { isBusy, turnToStop } from "../state/turns.js";
 import { token } from "../wire/token.js";
+import { doneWords, goingBackView } from "../views/going_back.js";
+import { serverView } from "../views/server.js";
+import { sharingView } from "../views/sharing.js";
 import { hasDrafts } from "./drafts.js";
 import { createOutbox } from "./outbox.js";
 import { createStops } from "./stops.js";
@@ -20,7 +24,7 @@ export function createActions(store, watcher, door, go) {
     try {
       const answer = await request();
       if (answer?.status === "too_late")
-        toast("Too late: that is over already. Nothing was touched.");
+        toast("Too late: it had already ended. Nothing was changed.");
       return answer;
     } catch (problem) {
       if (problem.code === "unauthenticated") store.set({ me: null });
@@ -55,6 +59,10 @@ export function createActions(store, watcher, door, go) {
       if (reply) toast(reply);
       if (receipt) announce(receiptLine(receipt));
     },
+  });
+  const goingBack = goingBackView(store, api, {
+    send: (session, text) => outbox.send(session, { text, pictures: [] }, "steer"),
+    tell: (words) => words && toast(words),
   });
   const stops = createStops(store);
   let readers = [];
@@ -105,11 +113,41 @@ export function createActions(store, watcher, door, go) {
       if (answer === "accept") go(session);
       listSessions();
     },
-    /** `session` is the one that the message was written for; null for a new one. */
-    send(session, text, mode) {
-      const into = outbox.send(session, text, mode);
+    /** `session` is the one that the `{text, pictures}` are for; null for a new one. */
+    send(session, message, mode) {
+      const into = outbox.send(session, message, mode);
       if (session === null) go(into, { replace: true });
     },
+    /** Goes back to before a turn and asks again: the same, or `text` instead. */
+    askAgain: (turn, text = null) =>
+      goingBack.askAgain(turn, text ?? wordsOfTurn(store.get().session, turn)),
+    /** Goes back to before a turn, as far as the user then chooses. */
+    undo: (turn) => goingBack.undo(turn),
+    /** Shows what the calls of a turn changed in files. */
+    showChanges: (turn) => goingBack.showChanges(turn),
+    /** Takes back the last undo of files. */
+    async redo() {
+      const done = await attempt(() => api.redo(id()));
+      if (done !== null) toast(doneWords(done) || "There was nothing to bring back.");
+    },
+    /** Shows a new session that begins with what was said until the end of this turn. */
+    async fork(turn) {
+      const made = await attempt(() => api.fork(id(), turn));
+      if (made === null) return;
+      go(made.session.id, { focus: true });
+      listSessions();
+    },
+    share: sharingView(store, api),
+    openServer: serverView(store, api, {
+      stopAll: async (sessions) => {
+        const all = "Stop the turns of everybody, and everything in the background?";
+        if (sessions !== null || confirm(all)) await attempt(() => api.stopRunning(sessions));
+      },
+      revoke: async ({ id: token, principal }) => {
+        if (confirm(`Revoke this token of ${principal}? Whoever uses it is signed out at once.`))
+          await attempt(() => api.revokeToken(token));
+      },
+    }),
     resend: outbox.deliver,
     /** Sends, after a reconnect, what could not be sent before. */
     resendAll() {

@@ -19,7 +19,8 @@ export function createDrawers(app) {
   document.addEventListener(
     "keydown",
     (event) => {
-      if (event.key !== "Escape" || scrim.hidden) return;
+      // A dialog above the panel closes first, by itself.
+      if (event.key !== "Escape" || scrim.hidden || document.querySelector("dialog[open]")) return;
       event.preventDefault();
       event.stopPropagation();
       close();

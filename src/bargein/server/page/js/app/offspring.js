@@ -1,5 +1,5 @@
-// Reads the sub-agents of sub-agents. Each is in the log of its own parent only, so the page asks
-// for the deeper ones regularly while any of them runs.
+// Reads what sub-agents do, and their own sub-agents. Both are in their own logs only, so the page
+// asks for them regularly while any of them runs.
 
 import { withOffspring } from "../state/children.js";
 import { api } from "../wire/api.js";
@@ -18,9 +18,9 @@ export function watchOffspring(store) {
     asking = true;
     try {
       for (const child of running.slice(-ASKED_MAX)) {
-        const below = await childrenOf(child.id, 1);
+        const [doing, below] = await seenOf(child.id, 1);
         store.set(({ session: now }) =>
-          now?.id === session.id ? { session: withOffspring(now, child.id, below) } : {},
+          now?.id === session.id ? { session: withOffspring(now, child.id, doing, below) } : {},
         );
       }
     } catch (problem) {
@@ -32,15 +32,16 @@ export function watchOffspring(store) {
   setInterval(look, EVERY_MS);
 }
 
-async function childrenOf(id, depth) {
-  const { children = [] } = await api.session(id);
+// Returns what a sub-agent is doing, in words, and the sub-agents below it.
+async function seenOf(id, depth) {
+  const { calls = [], children = [] } = await api.session(id);
   const found = [];
   for (const child of children.slice(-ASKED_MAX)) {
-    const deeper =
-      depth < DEPTH_MAX && isRunning(child) ? await childrenOf(child.id, depth + 1) : [];
-    found.push({ ...child, below: deeper });
+    const goesOn = depth < DEPTH_MAX && isRunning(child);
+    const [doing, below] = goesOn ? await seenOf(child.id, depth + 1) : ["", []];
+    found.push({ ...child, doing, below });
   }
-  return found;
+  return [calls.map(({ title, name }) => title || name).join(", "), found];
 }
 
 function isRunning({ state }) {

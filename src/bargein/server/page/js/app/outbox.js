@@ -87,10 +87,11 @@ export function createOutbox(store, { made, sent }) {
     deliver,
     discard,
     /** Sends this in a session, or in a new one if null. Returns the session's id, if known. */
-    send(session, text, mode) {
+    send(session, { text, pictures }, mode) {
       const clientId = newId();
       const into = session ?? `${NEW}${clientId}`;
-      const entry = { kind: "outgoing", key: `o-${clientId}`, session: into, text, mode, clientId };
+      const what = { session: into, text, pictures, mode, clientId };
+      const entry = { kind: "outgoing", key: `o-${clientId}`, ...what };
       change((outbox) => [...outbox, { ...entry, state: "sending" }]);
       deliver(entry);
       return into;

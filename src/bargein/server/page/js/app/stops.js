@@ -66,7 +66,7 @@ export function createStops(store) {
       return;
     }
     if (receipt.status === "too_late") {
-      toast("Too late: that is over already. Nothing was touched.");
+      toast("Too late: it had already ended. Nothing was changed.");
     } else if (connection.state !== "open" || receipt.stored === false) {
       // A stop that the store could not write has no event.
       toast(receiptLine(receipt));
@@ -76,7 +76,7 @@ export function createStops(store) {
   };
 
   const late = (key) => {
-    if (find(key)?.state === "late") toast("Your stop arrived when that was over already.");
+    if (find(key)?.state === "late") toast("That had already ended when your stop arrived.");
     remove(key);
   };
 
@@ -162,7 +162,7 @@ export function createStops(store) {
         if (stop.session !== session.id || !isOver(stop, session)) continue;
         const came = session.turns[stop.turn]?.outcome;
         if (stop.tries > 1 && stop.state !== "answered" && came === "completed")
-          toast("The turn came to its end before your stop reached the server.");
+          toast("The turn ended before your stop reached the server.");
         remove(stop.key);
       }
     },

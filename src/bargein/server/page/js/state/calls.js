@@ -3,6 +3,7 @@
 
 import { appended, outcomeOf, patched, tail, textOf } from "./change.js";
 import { callBegan, callDetached, callOver, guessNextModel } from "./bars.js";
+import { planTitle } from "./plan.js";
 import { visible } from "./visible.js";
 
 const OUTPUT_CHARACTERS = 65_536;
@@ -29,6 +30,7 @@ function withCall(state, id, changes) {
 
 // Makes a title while the tool itself has not given one.
 function titleOf({ name, arguments: json }) {
+  if (name === "todo") return planTitle(json);
   try {
     const values = Object.values(JSON.parse(json)).filter((each) => typeof each === "string");
     return visible(values[0]?.split("\n")[0] ?? name);
@@ -141,7 +143,9 @@ function resultOf(ended) {
 function asked(state, { turn, id, question, call_id: callId = "" }, { at }) {
   if (state.questions[id] !== undefined) return state;
   const { text, choices = [], detail = "", kind: asks = "question", grant = null } = question;
-  const { answerable_by: answerableBy = "writer" } = question;
+  const { answerable_by: needs = "writer" } = question;
+  // A guest answers what allows nothing.
+  const answerableBy = needs === "writer" && asks !== "approval" ? "guest" : needs;
   const key = `q-${id}`;
   const known = {
     id,

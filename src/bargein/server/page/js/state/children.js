@@ -32,11 +32,13 @@ function ended(state, { child, outcome, summary }, { at }) {
 
 export const childHandlers = { child_started: started, child_ended: ended };
 
-/** Returns the session with the sub-agents below one of its own. */
-export function withOffspring(state, child, below) {
-  const same = JSON.stringify(state.children[child]?.below ?? []) === JSON.stringify(below);
-  if (same || state.children[child] === undefined) return state;
-  return { ...state, children: patched(state.children, child, { below }) };
+/** Returns the session with what one of its sub-agents is doing, and the sub-agents below it. */
+export function withOffspring(state, child, doing, below) {
+  const known = state.children[child];
+  if (known === undefined) return state;
+  const shown = (each, under) => JSON.stringify([each, under]);
+  if (shown(known.doing ?? "", known.below ?? []) === shown(doing, below)) return state;
+  return { ...state, children: patched(state.children, child, { doing, below }) };
 }
 
 /** Returns the running sub-agents, and those of the last turn. */

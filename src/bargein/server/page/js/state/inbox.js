@@ -1,6 +1,7 @@
 // Messages from their acceptance until a turn takes them: what waits, in which order, and why.
 
 import { appended, patched, textOf } from "./change.js";
+import { imagesOf } from "./content.js";
 
 const LANES = { started: "next", steering: "steer", interrupting: "next" };
 
@@ -19,6 +20,7 @@ function accepted(state, { message, disposition, target }, { at, seq }) {
     key: `m-${message.id}`,
     kind: "message",
     text: textOf(message.content),
+    images: imagesOf(message.content),
     attachments: (message.attachments ?? []).map((each) => each.name),
     mode: message.mode,
     sender: message.sender,
@@ -39,7 +41,7 @@ function accepted(state, { message, disposition, target }, { at, seq }) {
 
 function edited(state, { message, content, by }) {
   if (state.messages[message] === undefined) return state;
-  const changes = { text: textOf(content), editedBy: by };
+  const changes = { text: textOf(content), images: imagesOf(content), editedBy: by };
   return { ...state, messages: patched(state.messages, message, changes) };
 }
 
@@ -73,13 +75,23 @@ export const inboxHandlers = {
 /** Moves messages that a turn took from the inbox into the conversation. */
 export function taken(state, turn, ids, how, at) {
   let { messages, items } = state;
-  for (const id of ids) {
-    messages = patched(messages, id, { fate: "taken", turn, how, takenAt: at });
+  for (const [place, id] of ids.entries()) {
+    const leads = how === "started" && place === 0;
+    messages = patched(messages, id, { fate: "taken", turn, how, leads, takenAt: at });
     const message = { kind: "message", key: `m-${id}`, id, ...messages[id] };
     if (message.text !== undefined) items = appended(items, message);
   }
   const gone = new Set(ids);
   return { ...state, messages, items, inbox: state.inbox.filter((each) => !gone.has(each)) };
+}
+
+/** Returns all that people said in a turn. */
+export function wordsOfTurn({ messages }, turn) {
+  const said = Object.values(messages).filter((each) => each.turn === turn);
+  return said
+    .sort((one, other) => one.takenAt - other.takenAt)
+    .map((each) => each.text)
+    .join("\n");
 }
 
 /** Returns the waiting messages in the order in which they will be taken. */

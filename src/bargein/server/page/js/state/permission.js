@@ -13,7 +13,7 @@ export const NOTHING_PERMITTED = { mode: null, may: null, grants: [], changes: 0
 export const MODES = [
   { mode: "plan", name: "Plan", about: "read only" },
   { mode: "ask", name: "Ask", about: "the rules decide what is asked" },
-  { mode: "auto-edit", name: "Auto-edit", about: "edits run unasked" },
+  { mode: "auto-edit", name: "Auto-edit", about: "edits run without asking" },
   { mode: "full", name: "Full", about: "nothing is asked" },
 ];
 

@@ -1,6 +1,7 @@
 // A receipt in one line, and the end of a turn in words. Plain functions of data.
 
 import { count, duration } from "../format.js";
+import { spentShort } from "./used.js";
 
 const UNCERTAIN = new Set(["stopped", "abandoned", "unknown"]);
 const STATUS_WORDS = {
@@ -83,6 +84,8 @@ export function receiptLine(receipt) {
   words.push(...(calls.length > 1 ? [many(calls, "call")] : calls.map(stepWords)));
   if (receipt.held?.length) words.push(`${receipt.held.length} held`);
   if (receipt.queued?.length) words.push(`${receipt.queued.length} queued`);
+  const spent = receipt.spent ? spentShort(receipt.spent) : "";
+  if (spent) words.push(spent);
   if (receipt.stored === false) words.push("not stored: the disk did not take it");
   return words.join(" · ");
 }
@@ -108,3 +111,6 @@ export function stopWords(stop) {
   else words.push(stop.confirmed ? "nobody is left" : "not confirmed that nobody is left");
   return words.join(", ");
 }
+
+/** The signs of what an undo does with a file. */
+export const FILE_MARKS = { "changed back": "↺", "brought back": "+", removed: "−", kept: "=" };

@@ -2,18 +2,21 @@
 // and from the live parts between them. Nothing here touches the document, the network or the
 // clock: `now` comes in, in milliseconds of the server's clock.
 //
+//   history    what was said elsewhere, before the session began
 //   items      what the conversation shows, in order; calls and questions by their ids
 //   live       answers that are still streaming, oldest first
 //   inbox      ids of the waiting messages, in order; `held` if they wait for the user
 //   turns      by id, each with its bars for the timeline
 //   seq        the last event that was applied; a smaller one is ignored
 //   since      the first event that was applied; above 1 if older ones were not read
+//   restored   how many undos of files can be taken back
 //   toldTurn   the turn that the server said was running; the log may not be read as far yet
 
 import { callOver, modelOver } from "./bars.js";
 import { callHandlers, toolStepBegan, withRunningCall } from "./calls.js";
 import { outcomeOf } from "./change.js";
 import { childHandlers } from "./children.js";
+import { historyHandlers } from "./history.js";
 import { inboxHandlers } from "./inbox.js";
 import { NOTHING_PERMITTED, permissionHandlers, withPermits } from "./permission.js";
 import { modelStepBegan, talkHandlers } from "./talk.js";
@@ -24,6 +27,7 @@ const HANDLERS = {
   ...talkHandlers,
   ...turnHandlers,
   ...inboxHandlers,
+  ...historyHandlers,
   ...callHandlers,
   ...childHandlers,
   ...usedHandlers,
@@ -54,6 +58,7 @@ export function emptySession(id, after = 0) {
     phase: "idle",
     turn: null,
     held: false,
+    history: [],
     items: [],
     live: [],
     inbox: [],
@@ -64,6 +69,7 @@ export function emptySession(id, after = 0) {
     children: {},
     used: NOTHING_USED,
     permits: NOTHING_PERMITTED,
+    restored: 0,
     toldTurn: null,
     ended: false,
   };
@@ -91,9 +97,10 @@ export function itemAt({ items }, seq) {
 
 /** Takes what is not in the log from the server's detail: see `SessionDetail` of the API. */
 export function withDetail(state, detail, now) {
-  const { session, calls = [], questions = [], children = [] } = detail;
+  const { session, calls = [], questions = [], children = [], members = {} } = detail;
   const { title, access, owner } = session;
-  let next = { ...withPermits(state, detail), title, access, owner, toldTurn: session.turn };
+  let next = { ...withPermits(state, detail), title, access, owner, members };
+  next.toldTurn = session.turn;
   const when = { at: session.updated_at * 1000, seq: null };
   if (session.turn !== null && state.since > 1 && state.turns[session.turn] === undefined) {
     // It began before the part of the log that was read.

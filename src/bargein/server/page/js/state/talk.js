@@ -117,13 +117,16 @@ export const talkHandlers = {
   answer_void: voided,
   assistant_said: said,
   compressed: (state, event, when) => noticed(state, compressedWords(event), when),
+  // Not in the log, so that it is shown once, to whoever looks.
+  notice: (state, { turn, text }, { at }) =>
+    turn ? noticed(state, text, { at, seq: `live-${turn}-${state.items.length}` }) : state,
   session_titled: (state, { title }) => ({ ...state, title }),
 };
 
 function compressedWords({ dropped, tokens_before: before, tokens_after: after }) {
-  const how = dropped ? "left out" : "summed up for the model";
+  const how = dropped ? "left out for the model" : "summarised for the model";
   const room = before && after ? ` (${before} → ${after} tokens)` : "";
-  return `What was said before here is ${how}${room}. It stays in the log.`;
+  return `Everything before this point is ${how}${room}. It stays in the log.`;
 }
 
 function noticed(state, text, { at, seq }) {

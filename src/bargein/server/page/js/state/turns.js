@@ -26,6 +26,11 @@ function landed(state, { turn, reason, by }, { at }) {
   return { ...stopping(state, turn), turns: { ...state.turns, [turn]: { ...known, interrupts } } };
 }
 
+function paused(state, { turn, paused: isPaused }) {
+  const goesOn = state.turn === turn && (state.phase === "running" || state.phase === "paused");
+  return goesOn ? { ...state, phase: isPaused ? "paused" : "running" } : state;
+}
+
 function stopping(state, turn) {
   return state.turn === turn && state.phase !== "idle" ? { ...state, phase: "stopping" } : state;
 }
@@ -78,13 +83,37 @@ function hide(state, turn) {
   };
 }
 
+// Calls of the turn changed files. The log may say so after the turn's end.
+function filesChanged(state, turn) {
+  const known = state.turns[turn];
+  const next = { ...state, restored: 0 };
+  if (known === undefined || known.changedFiles) return next;
+  return { ...next, turns: patched(state.turns, turn, { changedFiles: true }) };
+}
+
+// Counts the undos of files that can be taken back: new work of calls ends all of them.
+function filesRestored(state, { redo }) {
+  return { ...state, restored: Math.max(0, state.restored + (redo ? -1 : 1)) };
+}
+
+// A message rolled a turn back: what became of its files stands in the conversation.
+function filesRolledBack(state, { turn, files, error }, { at }) {
+  const restored = state.restored + (files?.span ? 1 : 0);
+  const item = { key: `b-${turn}`, kind: "files_back", turn, files, error: error ?? "", at };
+  return { ...state, restored, items: appended(state.items, item) };
+}
+
 export const turnHandlers = {
   turn_started: started,
   messages_taken: steered,
   interrupt_landed: landed,
   stopping: (state, { turn }) => stopping(state, turn),
+  paused,
   turn_settled: settled,
   turn_hidden: (state, { turn }) => hide(state, turn),
+  files_changed: (state, { turn }) => filesChanged(state, turn),
+  files_restored: filesRestored,
+  files_rolled_back: filesRolledBack,
   session_ended: (state) => ({ ...state, phase: "ended", ended: true }),
 };
 
@@ -96,6 +125,17 @@ export function latestTurn(state) {
     if (latest === null || turn.startedAt >= latest.startedAt) latest = turn;
   }
   return latest;
+}
+
+/** Returns the last turn whose calls changed files, or null. */
+export function lastChanging({ turns }) {
+  return Object.values(turns).findLast((each) => each.changedFiles) ?? null;
+}
+
+/** Returns this turn and those that began after it, unless the model does not see them. */
+export function turnsFrom({ turns }, turn) {
+  const from = turns[turn]?.startedAt ?? Infinity;
+  return Object.values(turns).filter((each) => each.startedAt >= from && !each.hidden);
 }
 
 /** Returns the turn to stop. The server may know of one that is not in the log yet. */

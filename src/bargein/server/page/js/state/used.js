@@ -17,6 +17,26 @@ function used(state, { usage }) {
 
 export const usedHandlers = { model_used: used };
 
+/** Says tokens and cost in few words, as the terminal does; empty if no tokens were used. */
+export function spentShort({ input_tokens: input = 0, output_tokens: output = 0, ...rest }) {
+  const { priced = rest.cost ?? 0, unpriced = 0, estimated = false } = rest;
+  const tokens = input + output;
+  if (!tokens) return "";
+  const many = tokens < 10_000 ? String(tokens) : `${Math.round(tokens / 1000)}k`;
+  const words = `${estimated ? "about " : ""}${many} tokens`;
+  if (!priced) return words;
+  return `${words} · ${unpriced ? "at least " : ""}$${priced.toFixed(priced < 1 ? 4 : 2)}`;
+}
+
+/** Describes what a stop's receipt says was used: a `Spent` of the API. */
+export function spentWords({ requests, input_tokens: input, output_tokens: output, ...rest }) {
+  const { priced = 0, unpriced = 0, estimated = false } = rest;
+  const words = [usedWords({ requests, input, output, cost: priced })].filter(Boolean);
+  if (words.length && unpriced && priced) words.push(`${unpriced} without a known price`);
+  if (words.length && estimated) words.push("partly estimated");
+  return words.join(" · ");
+}
+
 /** Returns `12 requests · 34,000 tokens in, 5,100 out · $0.12`, or an empty text without requests.
  * Without a known cost, the price is left out. */
 export function usedWords({ requests, input, output, cost }) {

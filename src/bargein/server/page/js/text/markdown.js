@@ -1,9 +1,13 @@
 // Shows Markdown as elements. Text only becomes text nodes: no model's text is parsed as HTML,
 // nothing is fetched, and only http, https and mailto links can be followed.
 
+import { copyButton } from "../app/copying.js";
 import { h } from "../dom.js";
 import { blocks } from "./blocks.js";
+import { diffNodes } from "./diff.js";
+import { highlighted } from "./highlight.js";
 
+const STREAMED_MAX = 8_000;
 const INLINE_TAGS = { strong: "strong", emphasis: "em", struck: "s" };
 
 /** Makes an element that shows Markdown. `update` draws only the blocks that changed. */
@@ -47,13 +51,13 @@ function blockNode(block) {
 }
 
 function codeNode(block) {
-  const code = h("code", {}, block.text);
-  const copy = h("button", { type: "button", class: "copy", "aria-label": "Copy code" }, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(block.text);
-    copy.textContent = "Copied";
-    setTimeout(() => (copy.textContent = "Copy"), 1500);
-  });
+  const { language, text } = block;
+  const isDiff = /^(diff|patch)$/i.test(language);
+  // A long block that is still streaming is drawn anew with every piece: it gets its colours later.
+  const later = !block.closed && text.length > STREAMED_MAX;
+  const nodes = later ? [text] : isDiff ? diffNodes(text) : highlighted(text, language);
+  const code = h("code", {}, nodes);
+  const copy = copyButton(() => block.text, { name: "Copy code", kind: "quiet copy" });
   const head = h("div", { class: "code-head" }, h("span", {}, block.language || "text"), copy);
   return h("div", { class: "code" }, head, h("pre", { tabindex: "0" }, code));
 }

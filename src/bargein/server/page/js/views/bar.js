@@ -12,10 +12,12 @@ export function barView(node, banner, store, actions, watcher, drawers) {
   const dot = h("span", { class: "dot" });
   const words = h("span");
   const more = h("span", { class: "more" });
+  const told = h("span", {}, words, more);
   const pause = button("Pause", {
     does: () => (isPaused() ? actions.resume() : actions.pause()),
     kind: "quiet",
   });
+  const share = button("Share", { does: () => actions.share(), kind: "quiet share" });
   const isPaused = () => store.get().session?.phase === "paused";
   fillWith(
     node,
@@ -25,23 +27,22 @@ export function barView(node, banner, store, actions, watcher, drawers) {
       kind: "quiet drawer for-sessions",
     }),
     crumb,
-    title,
-    h("span", { class: "state" }, dot, h("span", {}, words, more)),
+    h("div", { class: "name" }, title, h("span", { class: "state" }, dot, told)),
     pause,
+    share,
     button("Activity", {
       does: () => drawers.toggle("now"),
       name: "What is going on",
       kind: "quiet drawer for-now",
     }),
   );
-  const told = h("span");
+  const problem = h("span");
   const again = button("Try now", { does: () => watcher.again() });
-  fillWith(banner, told, again);
+  fillWith(banner, problem, again);
 
   return (state) => {
     const { session, connection } = state;
-    title.hidden = state.current === null;
-    dot.hidden = session === null && pendingStop(state) === undefined;
+        dot.hidden = session === null && pendingStop(state) === undefined;
     const listed = state.sessions.find((each) => each.id === state.current);
     const parent = state.current?.includes("/")
       ? state.current.slice(0, state.current.lastIndexOf("/"))
@@ -50,19 +51,21 @@ export function barView(node, banner, store, actions, watcher, drawers) {
     if (parent !== null) crumb.href = `#/s/${encodeURIComponent(parent)}`;
     const unnamed = isNew(state.current) ? "New session" : "Untitled";
     const name = session?.title || listed?.title || (parent === null ? unnamed : "Sub-agent");
-    setText(title, name);
+    title.className = state.current === null ? "at-home" : "";
+    setText(title, state.current === null ? "Bargein" : name);
     document.title = state.current === null ? "Bargein" : `${marks(session)}${name} · Bargein`;
     const busy = session !== null && isBusy(session);
     const stopping = pendingStop(state) !== undefined;
     const mayPause = busy && !stopping && session.phase !== "stopping";
     pause.hidden = !mayPause || session.access === "read";
+    share.hidden = session?.access !== "own" || state.current.includes("/");
     setText(pause, session?.phase === "paused" ? "Resume" : "Pause");
     const shown = stopping ? "stopping" : session === null ? "" : phaseOf(session);
     dot.className = `dot ${isAway(connection) ? "" : shown}`;
     const [said, besides] = stateWords(state);
     setText(words, said);
     setText(more, besides ?? "");
-    showBanner(banner, told, again, connection);
+    showBanner(banner, problem, again, connection);
   };
 }
 
@@ -91,7 +94,7 @@ function stateWords(state) {
     : "";
   switch (phaseOf(session)) {
     case "asking":
-      return ["Waits for you"];
+      return ["Needs your answer"];
     case "running":
       return ["Working", since];
     case "stopping":
@@ -115,8 +118,8 @@ function isAway({ state, problem }) {
 }
 
 const LIMITED =
-  "WebSockets do not get through to the server, so this page looks only every few seconds. " +
-  "Messages and stops still go out at once. A proxy on the way has to pass WebSockets on.";
+  "WebSockets do not get through to the server, so this page updates only every few seconds. " +
+  "Messages and stops are still sent at once. A proxy on the way has to let WebSockets through.";
 
 function showBanner(banner, told, again, { state, problem, limited }) {
   const refused = state === "refused";
@@ -127,5 +130,5 @@ function showBanner(banner, told, again, { state, problem, limited }) {
   again.hidden = refused;
   if (limited) setText(told, LIMITED);
   else if (refused) setText(told, problem.message);
-  else setText(told, `${problem.message} That alone stops nothing there. Connecting again …`);
+  else setText(told, `${problem.message} This does not stop the turn. Reconnecting …`);
 }

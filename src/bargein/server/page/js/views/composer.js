@@ -1,16 +1,22 @@
 // The message field, which is always open. While a turn runs, it offers the ways to send.
 
 import { draftOf, keepDraft } from "../app/drafts.js";
+import { joined } from "../app/files.js";
 import { fillWith, h, setText } from "../dom.js";
 import { pendingStop } from "../state/pending.js";
 import { isBusy } from "../state/turns.js";
+import { attachedView } from "./attached.js";
 import { modeView } from "./permits.js";
 
 export const MODES = [
   { mode: "steer", name: "Steer", about: "joins at its next step" },
   { mode: "interrupt", name: "Redirect", about: "stops it, then answers this" },
   { mode: "queue", name: "Queue", about: "a turn of its own, later" },
-  { mode: "rollback", name: "Roll back", about: "stops it and hides it from the model" },
+  {
+    mode: "rollback",
+    name: "Roll back",
+    about: "stops it, hides it from the model and puts its files back",
+  },
 ];
 
 const STOP_WORDS = { undelivered: "Not stopped yet" };
@@ -37,7 +43,7 @@ export function composerView(store, actions) {
   );
   const modes = h(
     "div",
-    { class: "modes", role: "radiogroup", "aria-label": "How it meets the running turn" },
+    { class: "modes", role: "radiogroup", "aria-label": "How to send it while a turn runs" },
     chips,
   );
   const stopWord = h("span", {}, "Stop");
@@ -56,8 +62,10 @@ export function composerView(store, actions) {
   const hints = h("div", { class: "hints", id: "hints" });
   const permission = modeView(store, actions);
   const gap = h("span", { class: "grow" });
-  const row = h("div", { class: "composer-row" }, modes, permission.node, gap, stop, send);
-  const form = h("form", { class: "composer" }, words, row);
+  const attached = attachedView(store, words);
+  const { add, list } = attached;
+  const row = h("div", { class: "composer-row" }, add, modes, permission.node, gap, stop, send);
+  const form = h("form", { class: "composer" }, list, words, row);
   const node = h("div", {}, form, hints);
 
   const pick = (mode) => {
@@ -67,12 +75,13 @@ export function composerView(store, actions) {
   const busy = () => store.get().session !== null && isBusy(store.get().session);
   const submit = (mode) => {
     const text = words.value.trim();
-    if (!text || words.disabled) return;
+    if ((!text && !attached.has()) || words.disabled) return;
     const session = saved.shown();
+    const message = joined(text, attached.taken());
     words.value = "";
     saved.keep();
     grow(words);
-    actions.send(session, text, busy() ? (mode ?? store.get().mode) : "steer");
+    actions.send(session, message, busy() ? (mode ?? store.get().mode) : "steer");
     store.set({ mode: "steer" });
   };
   form.addEventListener("submit", (event) => {
@@ -99,7 +108,7 @@ export function composerView(store, actions) {
   const takeBack = async () => {
     const { session } = store.get();
     const last = session?.messages[session.inbox.at(-1)];
-    if (last === undefined || words.value.trim()) return;
+    if (last === undefined || last.images?.length || words.value.trim()) return;
     const done = await actions.withdraw(last.id);
     if (done?.status !== "done") return;
     words.value = last.text;
@@ -121,6 +130,7 @@ export function composerView(store, actions) {
     const mayOnlyRead = current === null ? state.me?.read_only : session?.access === "read";
     const closed = refused || session?.ended || mayOnlyRead;
     saved.follow(current);
+    attached.follow(current, Boolean(closed));
     permission.update(state);
     words.disabled = Boolean(closed);
     words.placeholder = placeholder(state, working, mayOnlyRead);
@@ -143,7 +153,7 @@ export function composerView(store, actions) {
 
 function placeholder({ session, current }, working, mayOnlyRead) {
   if (session?.ended) return "This session has ended.";
-  if (mayOnlyRead) return "You may read here, not write.";
+  if (mayOnlyRead) return "You can read this session, but not write in it.";
   if (current === null) return "Say something to begin …";
   return working ? "Say something while it works …" : "Say something …";
 }

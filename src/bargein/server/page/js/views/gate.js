@@ -15,12 +15,12 @@ export function gateView(node, actions) {
     "form",
     {},
     h("img", { src: "/static/icon.svg", alt: "" }),
-    h("h1", {}, "Who is there?"),
+    h("h1", {}, "Sign in"),
     h(
       "p",
       {},
       "Open the address that bargein serve printed, or enter a token made with bargein token " +
-        "add. It stays in this tab, and is gone when you sign out or close it.",
+        "add. The token stays in this tab until you sign out or close it.",
     ),
     field,
     problem,

@@ -4,23 +4,25 @@
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { count, firstLine } from "../format.js";
 import { announce } from "../app/tell.js";
+import { splitFiles } from "../state/content.js";
 import { waitingMessages } from "../state/inbox.js";
+import { nameOf } from "./messages.js";
 
 const LANES = {
   steer: ["steer", "joins at the next step"],
   next: ["next", "the next to be answered, before the queue"],
   queue: ["queued", "has a turn of its own, later"],
 };
-const NEWS = ["news", "tells the model what became of something in the background"];
+const NEWS = ["news", "reports to the model how something in the background ended"];
 
 export function inboxView(store, actions) {
   const words = h("span", { class: "grow" });
   const goOn = button("Continue", {
     does: () => actions.goOn(),
     kind: "primary",
-    title: "Let go of what is held",
+    title: "Send the held messages",
   });
-  const list = h("ol", { class: "inbox-list", "aria-label": "Messages that wait" });
+  const list = h("ol", { class: "inbox-list", "aria-label": "Waiting messages" });
   const node = h(
     "section",
     { class: "inbox", "aria-label": "Inbox" },
@@ -41,13 +43,21 @@ export function inboxView(store, actions) {
   return { node, update };
 }
 
+// Returns the first line of the words, and the names of the files that go along.
+function shownWords({ text }) {
+  const { words, files } = splitFiles(text);
+  const names = files.map(({ name }) => name).join(", ");
+  return [firstLine(words, 300), names].filter(Boolean).join(" · ");
+}
+
 function waitingRow(store, actions, list) {
   const handle = h("button", { type: "button", class: "handle" }, "⠿");
   const lane = h("span", { class: "lane" });
   const text = h("span", { class: "text" });
   const edit = button("Edit", { does: () => editIn(), kind: "quiet" });
   const remove = button("Remove", { does: () => actions.withdraw(message.id), kind: "quiet" });
-  const parts = [handle, lane, text, edit, remove];
+  const who = h("span", { class: "who" });
+  const parts = [handle, lane, text, who, edit, remove];
   const node = h("li", { class: "waiting" }, parts);
   let message = null;
 
@@ -99,11 +109,14 @@ function waitingRow(store, actions, list) {
     lane.className = `lane ${news ? "news" : next.lane}`;
     setText(lane, name);
     lane.title = title;
-    setText(text, firstLine(next.text, 300));
+    setText(text, shownWords(next));
+    setText(who, news ? "" : nameOf(next.sender, store.get().me));
     text.title = next.text;
     const readOnly = news || store.get().session?.access === "read";
     const about = firstLine(next.text, 40);
-    handle.hidden = edit.hidden = remove.hidden = readOnly;
+    handle.hidden = remove.hidden = readOnly;
+    // The page does not have the pictures, so a change would drop them.
+    edit.hidden = readOnly || next.images?.length > 0;
     handle.setAttribute("aria-label", `Move “${about}” with the up and down keys`);
     edit.setAttribute("aria-label", `Edit “${about}”`);
     remove.setAttribute("aria-label", `Remove “${about}”`);

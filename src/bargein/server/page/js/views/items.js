@@ -1,9 +1,12 @@
 // Views for the items of a conversation, by kind. A view is `{node, update(item)}`.
 
+import { copyButton } from "../app/copying.js";
 import { button, fillWith, h, setText } from "../dom.js";
-import { clock, duration, firstLine } from "../format.js";
+import { duration, firstLine } from "../format.js";
 import { markdownView } from "../text/markdown.js";
 import { callView } from "./call.js";
+import { filesBackView } from "./files_back.js";
+import { messageView, outgoingView } from "./messages.js";
 import { questionView } from "./question.js";
 import { settledView } from "./settled.js";
 
@@ -15,8 +18,10 @@ const VIEWS = {
   call: callView,
   question: questionView,
   settled: settledView,
+  files_back: filesBackView,
   notice: noticeView,
   withdrawn: withdrawnView,
+  history: historyView,
   earlier: (item) => ({ node: item.node, update() {} }),
 };
 
@@ -24,66 +29,31 @@ export function itemView(item, store, actions) {
   return (VIEWS[item.kind] ?? noticeView)(item, store, actions);
 }
 
-const HOW = { steered: "↳ steered in", interrupt: "│ redirected", rollback: "│ rolled back" };
-
-function messageView() {
-  const words = h("div", { class: "words" });
-  const about = h("div", { class: "about" });
-  const node = h("li", {}, words, about);
-  const update = (item) => {
-    if (item.sender === "background") {
-      node.className = "notice";
-      fillWith(node, `In the background: ${firstLine(item.text)}`);
-      return;
-    }
-    node.className = `message ${item.mode}${item.hidden ? " hidden-turn" : ""}`;
-    setText(words, item.text);
-    const stopped = item.disposition === "interrupting" ? HOW[item.mode] : null;
-    const how = item.how === "steered" ? HOW.steered : stopped;
-    const files = (item.attachments ?? []).map((name) => h("span", {}, name));
-    const edited = item.editedBy ? h("span", {}, "edited") : null;
-    const kind = stopped ? "how cutting" : "how";
-    fillWith(
-      about,
-      files,
-      edited,
-      how ? h("span", { class: kind }, how) : null,
-      h("time", {}, clock(item.at)),
-    );
-  };
-  return { node, update };
-}
-
-function outgoingView(_, __, actions) {
-  const words = h("div", { class: "words" });
-  const about = h("div", { class: "about" });
-  const node = h("li", { class: "message sending" }, words, about);
-  const update = (entry) => {
-    setText(words, entry.text);
-    const again = button("Send again", { does: () => actions.resend(entry), kind: "quiet" });
-    const drop = button("Discard", { does: () => actions.discard(entry), kind: "quiet" });
-    const told = {
-      sending: "sending …",
-      later: "not sent yet: it goes out when the server is back",
-      held: "not sent: you stopped before it went out",
-      refused: `not sent: ${entry.problem}`,
-    }[entry.state];
-    const stays = entry.state === "refused" || entry.state === "held";
-    fillWith(about, h("span", {}, told), stays ? [again, drop] : null);
-  };
-  return { node, update };
-}
-
 // The key is the same while streaming and afterwards, so the element stays.
-function answerView() {
+function answerView(_, store, actions) {
   const thought = h("div");
   const thoughts = h("details", { class: "thought" }, h("summary", {}, "Thoughts"), thought);
   const prose = markdownView();
   const retry = h("p", { class: "retry" });
   const about = h("div", { class: "about" });
   const unkept = h("div", { class: "unkept" });
-  const node = h("li", {}, thoughts, prose.node, retry, about, unkept);
+  const model = h("span", { class: "who" });
+  const copy = copyButton(() => said, { name: "Copy this answer" });
+  const fork = button("Fork", {
+    does: () => actions.fork(turn),
+    kind: "quiet",
+    title: "Go on from here in a new session; this one stays as it is",
+  });
+  const acts = h("div", { class: "acts" }, model, copy, fork);
+  const node = h("li", { tabindex: "-1" }, thoughts, prose.node, retry, about, unkept, acts);
+  let said = "";
+  let turn = null;
   const update = (item) => {
+    said = item.text;
+    turn = item.turn;
+    fork.hidden = store.get().current?.includes("/") ?? true;
+    acts.hidden = item.kind === "live" || !item.text;
+    setText(model, item.model ?? "");
     const live = item.kind === "live";
     node.className = `answer${live ? " live" : ""}${item.hidden ? " hidden-turn" : ""}`;
     thoughts.hidden = !item.reasoning;
@@ -109,10 +79,19 @@ function answerView() {
 }
 
 function cutWords({ text, unkept }) {
-  if (!unkept) return "cut off here; what was said is kept";
+  if (!unkept) return "cut off here; the text so far is kept";
   return text
-    ? "kept up to here; what follows was shown, and is not kept"
-    : "what follows was shown, and nothing of it is kept";
+    ? "stored up to here; the rest was shown, but not stored"
+    : "this was shown, but not stored";
+}
+
+function historyView({ role }) {
+  const isUser = role === "user";
+  const words = isUser ? h("div", { class: "words" }) : markdownView();
+  const kind = isUser ? "message history" : "answer history";
+  const node = h("li", { class: kind }, isUser ? words : words.node);
+  const update = ({ text }) => (isUser ? setText(words, text) : words.update(text));
+  return { node, update };
 }
 
 function noticeView() {
@@ -122,6 +101,6 @@ function noticeView() {
 
 function withdrawnView() {
   const node = h("li", { class: "notice withdrawn" });
-  const update = (item) => fillWith(node, "Taken back: ", h("s", {}, firstLine(item.text)));
+  const update = (item) => fillWith(node, "Withdrawn: ", h("s", {}, firstLine(item.text)));
   return { node, update };
 }

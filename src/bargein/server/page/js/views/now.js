@@ -4,9 +4,13 @@ import { button, fillWith, h, keyedList, setText, stopButton } from "../dom.js";
 import { duration } from "../format.js";
 import { runningCalls } from "../state/calls.js";
 import { shownChildren } from "../state/children.js";
-import { latestTurn } from "../state/turns.js";
+import { lastChanging, latestTurn } from "../state/turns.js";
+import { planOf } from "../state/plan.js";
 import { usedWords } from "../state/used.js";
+import { nameOf } from "./messages.js";
+import { agentsView } from "./agents.js";
 import { grantsView } from "./permits.js";
+import { planNode } from "./plan.js";
 import { ticking } from "./ticking.js";
 import { timelineView } from "./timeline.js";
 
@@ -19,18 +23,49 @@ export function nowView(node, store, actions) {
     kind: "stop",
     title: "Stop the turn and everything in the background",
   });
-  const agents = h("ul", { class: "agents" });
-  const tree = panel("Sub-agents", agents);
+  const plan = panel("Plan", planNode([]));
+  let planned = "";
+  const agents = agentsView(store, actions);
+  const tree = panel("Sub-agents", agents.node);
   const spent = h("p", { class: "nothing" });
   const usage = panel("Used", spent);
+  const diff = button("Show the changes", { does: () => actions.showChanges(changing.id) });
+  const undo = button("Undo", { does: () => actions.undo(changing.id) });
+  const redo = button("Redo", {
+    does: () => actions.redo(),
+    title: "Put the files back as they were before the last undo",
+  });
+  const changes = panel("Files", h("div", { class: "row" }, diff, undo, redo));
+  let changing = null;
+  const people = h("p", { class: "nothing" });
+  const share = button("Share", { does: () => actions.share(), name: "Share this session" });
+  const shared = panel("People", people, h("div", { class: "row" }, share));
   const grants = grantsView(actions);
-  const allowed = panel("Allowed for longer", grants.node);
-  fillWith(node, timeline.node, panel("Running", running, none, stopAll), tree, allowed, usage);
+  const allowed = panel("Allowed until revoked", grants.node);
+  fillWith(node, timeline.node, plan, panel("Running", running, none, stopAll), tree, changes);
+  node.append(allowed, shared, usage);
   const drawRunning = keyedList(running, () => runningRow(store, actions));
-  const drawAgents = keyedList(agents, () => agentRow(store, actions));
+
+  const showPeople = (session, me) => {
+    shared.hidden = !session?.owner && !session?.members;
+    if (shared.hidden) return;
+    const names = [session.owner, ...Object.keys(session.members ?? {})].filter(Boolean);
+    setText(people, names.map((name) => nameOf(name, me)).join(", "));
+    share.hidden = session.access !== "own" || session.id.includes("/");
+  };
+
+  const showPlan = (items) => {
+    plan.hidden = !items.length;
+    const key = JSON.stringify(items);
+    if (key === planned) return;
+    planned = key;
+    plan.lastChild.remove();
+    plan.append(planNode(items));
+  };
 
   return ({ session }) => {
     timeline.update(session);
+    showPlan(session === null ? [] : planOf(session));
     const calls = session === null ? [] : runningCalls(session);
     drawRunning(calls, (each) => each.id);
     none.hidden = calls.length > 0;
@@ -38,8 +73,15 @@ export function nowView(node, store, actions) {
     stopAll.hidden = calls.length < 2 || !beside || session.access === "read";
     const children = session === null ? [] : shownChildren(session, latestTurn(session));
     tree.hidden = !children.length;
-    drawAgents(children, (each) => each.id);
+    agents.update(children);
+    changing = session === null ? null : lastChanging(session);
+    const mayChange = session !== null && session.access !== "read" && session.access !== undefined;
+    changes.hidden = !mayChange || (changing === null && !session.restored);
+    diff.hidden = changing === null;
+    undo.hidden = changing === null || Boolean(changing.hidden);
+    redo.hidden = !session?.restored;
     allowed.hidden = !grants.update(session);
+    showPeople(session, store.get().me);
     const words = session === null ? "" : usedWords(session.used);
     usage.hidden = !words;
     setText(spent, words && session.since > 1 ? `${words}, in what is shown` : words);
@@ -75,41 +117,6 @@ function runningRow(store, actions) {
     toBackground.hidden = next.status === "background";
     beside.hidden = !toBackground.hidden;
     toBackground.setAttribute("aria-label", `Move ${title} to the background`);
-  };
-  return { node, update };
-}
-
-// Shows a sub-agent and, below it, its own sub-agents.
-function agentRow(store, actions) {
-  const dot = h("span", { class: "dot" });
-  const link = h("a", {});
-  const stop = stopButton({ does: () => actions.stopChild(child.id) });
-  const elapsed = h("span", { class: "elapsed" });
-  const came = h("span", { class: "came" });
-  const own = h("ul", {});
-  const row = h("div", { class: "agent" }, dot, link, h("span", {}, elapsed, " ", stop), came);
-  const node = h("li", {}, row, own);
-  const drawOwn = keyedList(own, () => agentRow(store, actions));
-  let child = null;
-  ticking(elapsed, () => {
-    if (!child.startedAt) return "";
-    const until = child.endedAt ?? Date.now() + store.get().clockOffset;
-    return duration(Math.max(0, until - child.startedAt));
-  });
-  const update = (next) => {
-    child = next;
-    const running = next.state === "running";
-    const direct = next.id.lastIndexOf("/") === store.get().session?.id.length;
-    dot.className = `dot ${running ? "running" : (next.outcome ?? "finished")}`;
-    setText(link, next.task ?? next.id);
-    link.title = next.task ?? "";
-    link.href = `#/s/${encodeURIComponent(next.id)}`;
-    stop.hidden = !running || !direct || store.get().session?.access === "read";
-    stop.setAttribute("aria-label", `Stop ${next.task}`);
-    setText(came, next.summary ?? "");
-    came.hidden = !next.summary;
-    own.hidden = !next.below?.length;
-    drawOwn(next.below ?? [], (each) => each.id);
   };
   return { node, update };
 }

@@ -21,7 +21,7 @@ export function questionView(_, __, actions) {
       asks,
       question.open
         ? approval
-          ? "May it?"
+          ? "Needs your approval"
           : "A question for you"
         : closedWords(question, approval),
     );
@@ -42,7 +42,7 @@ export function questionView(_, __, actions) {
   return { node, update };
 }
 
-const NOT_YOURS = "Only somebody who was let in before the agent began can answer this.";
+const NOT_YOURS = "Only people whose token was made before this server started can answer this.";
 const LONGER = { session: "For this session", always: "Always in this project" };
 
 function answers(question, { approval, goesOn }, actions, row) {

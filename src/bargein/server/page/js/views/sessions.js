@@ -1,5 +1,6 @@
 // The list of sessions: the name of each, what it is doing, and when it last did something.
 
+import { toast } from "../app/tell.js";
 import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { ago, count, shownPhase, titleOf } from "../format.js";
 import { openQuestions, runningCalls } from "../state/calls.js";
@@ -7,8 +8,10 @@ import { foundView } from "./found.js";
 import { invitationsView } from "./invitations.js";
 
 const NONE = [];
+const BELL_OFF = "Tell me when an answer is needed, or a long turn ends, while I look elsewhere";
+const BELL_ON = "You are told when an answer is needed or a long turn ends. Press to turn this off";
 
-export function sessionsView(node, actions, search, theme) {
+export function sessionsView(node, actions, search, theme, notices) {
   const find = h("input", {
     type: "search",
     class: "find",
@@ -34,6 +37,19 @@ export function sessionsView(node, actions, search, theme) {
     key: "Alt+N",
   });
   const leave = button("Sign out", { does: () => actions.signOut(), kind: "quiet" });
+  const serverButton = button("Server", { does: () => actions.openServer(), kind: "quiet" });
+  const bell = button("Notify me", { does: () => turnBell(), kind: "quiet" });
+  const showBell = () => {
+    bell.setAttribute("aria-pressed", String(notices.isOn()));
+    setText(bell, notices.isOn() ? "Notifies" : "Notify me");
+    bell.title = notices.isOn() ? BELL_ON : BELL_OFF;
+  };
+  const turnBell = async () => {
+    const problem = await notices.turn();
+    if (problem) toast(problem);
+    showBell();
+  };
+  showBell();
   rows.append(more, invitations.node, found.node, told);
   fillWith(
     node,
@@ -46,7 +62,7 @@ export function sessionsView(node, actions, search, theme) {
     ),
     find,
     rows,
-    h("div", { class: "sessions-foot" }, who, themeButton, leave),
+    h("div", { class: "sessions-foot" }, who, leave, serverButton, bell, themeButton),
   );
   const draw = keyedList(list, () => sessionRow(actions));
   theme.onChange((name) => {
@@ -66,7 +82,7 @@ export function sessionsView(node, actions, search, theme) {
     found.update(state.hits);
     invitations.update(words ? NONE : state.invitations);
     setText(told, listWords(state, called));
-    setText(more, words ? "Look at more names" : "Show more");
+    setText(more, words ? "Search more names" : "Show more");
     who.title = [state.me?.principal, state.me?.model].filter(Boolean).join(" · ");
     setText(who, who.title);
   };
@@ -82,13 +98,13 @@ function leaveSearch(event) {
 
 function listWords({ listProblem, sessions, filter, hits }, called) {
   if (listProblem !== null && !sessions.length) return listProblem.message;
-  if (!sessions.length) return "No session yet.";
+  if (!sessions.length) return "No sessions yet.";
   if (hits?.problem) return `What was said cannot be searched now: ${hits.problem.message}`;
   if (called.length || hits?.found.length) return "";
   const words = filter.trim();
   return hits?.words === words
-    ? `Nothing is called “${words}”, and nobody has said it.`
-    : `Nothing is called “${words}”.`;
+    ? `No session is named “${words}”, and no message contains it.`
+    : `No session is named “${words}”.`;
 }
 
 // Returns the same value again if nothing that is shown has changed, so that the row stays as it
@@ -119,7 +135,7 @@ function asShown(listed, session) {
 const STATE_WORDS = {
   idle: "",
   held: "held",
-  asking: "waits for you",
+  asking: "needs your answer",
   running: "working",
   paused: "paused",
   stopping: "stopping",

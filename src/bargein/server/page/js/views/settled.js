@@ -1,7 +1,7 @@
 // The line across the conversation where a turn ended early: what was stopped, how fast, and what
 // may be half done. It opens to show all details.
 
-import { fillWith, h } from "../dom.js";
+import { button, fillWith, h } from "../dom.js";
 import { count, duration } from "../format.js";
 import {
   causeDetail,
@@ -11,17 +11,24 @@ import {
   stepWords,
   stopWords,
 } from "../state/receipt.js";
+import { spentShort, spentWords } from "../state/used.js";
 import { magnified } from "./magnified.js";
 
-export function settledView(_, store) {
+const UNANSWERED = ["failed", "crashed"];
+
+export function settledView(_, store, actions) {
   const line = h("span");
   const details = h("div", { class: "details" });
   const fold = h("details", {}, h("summary", {}, line), details);
-  const node = h("li", {}, fold);
+  const again = button("Try again", { does: () => actions.askAgain(turn), kind: "writes again" });
+  const node = h("li", {}, fold, again);
+  let turn = null;
   // It is often the last item, and would open below the visible part.
   fold.addEventListener("toggle", () => fold.open && fold.scrollIntoView({ block: "nearest" }));
   const update = (item) => {
+    turn = item.turn;
     node.className = item.hidden ? "hidden-turn" : "";
+    again.hidden = item.hidden || !UNANSWERED.includes(item.outcome);
     fold.className = `cut ${item.outcome}`;
     fold.dataset.turn = item.turn;
     fillWith(line, lineOf(item));
@@ -34,16 +41,16 @@ function lineOf({ outcome, receipt, error }) {
   if (receipt) return receiptLine(receipt);
   if (outcome === "failed") return `failed · ${error}`;
   if (outcome === "crashed")
-    return error || "the program ended in the middle of this; send again what was not answered";
+    return error || "the program ended during this turn; try again";
   return outcome;
 }
 
 function detailsOf({ turn, receipt, error, interrupts }, session) {
-  if (!receipt) return h("p", {}, error || `Turn ${turn} did not come to its end.`);
+  if (!receipt) return h("p", {}, error || `Turn ${turn} did not finish.`);
   const by = receipt.by || interrupts[0]?.by;
   const who = by ? `, stopped by ${by}` : "";
   const took = duration(receipt.elapsed_ms);
-  const head = `Turn ${turn}${who}. From the stop until all was over: ${took}.`;
+  const head = `Turn ${turn}${who}. Everything had ended ${took} after the stop.`;
   return [
     h("p", {}, head, " ", causeDetail(receipt)),
     magnified(receipt, session),
@@ -52,6 +59,7 @@ function detailsOf({ turn, receipt, error, interrupts }, session) {
       {},
       (receipt.steps ?? []).map((step) => stepNode(step, session)),
     ),
+    used(receipt),
     waits(receipt),
   ];
 }
@@ -62,7 +70,9 @@ function stepNode(step, session) {
     "li",
     { class: isUncertain(step) ? "half" : "" },
     step.kind === "child" ? `${stepName(step, session)}: ` : "",
-    `${stepWords(step)} · ${duration(step.elapsed_ms)}`,
+    [stepWords(step), duration(step.elapsed_ms), step.usage ? spentShort(step.usage) : ""]
+      .filter(Boolean)
+      .join(" · "),
     step.detail ? h("div", { class: "sub" }, stopWords(step.detail)) : null,
     processes.map((each) =>
       h(
@@ -77,6 +87,12 @@ function stepNode(step, session) {
 
 function endWords({ ended_by: by }) {
   return by === "ended" ? "ended by itself" : `ended by ${by}`;
+}
+
+// What the turn had used when it was stopped, if the server says so.
+function used({ spent }) {
+  const words = spent ? spentWords(spent) : "";
+  return words ? h("p", { class: "sub" }, `Used until then: ${words}`) : null;
 }
 
 function waits({ held, queued, stored }) {

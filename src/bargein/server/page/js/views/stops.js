@@ -26,7 +26,7 @@ const TOLD = {
   unanswered: (where) => `The server has not answered your stop${where} yet.`,
   undelivered: (where, { problem, scope }) =>
     `Your stop${where} has not been delivered, and ${WHAT[scope]} may go on. ${problem} ` +
-    "It is tried again by itself.",
+    "The page keeps trying.",
 };
 
 // Returns the same value again if nothing that is shown has changed.

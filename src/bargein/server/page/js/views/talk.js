@@ -1,8 +1,9 @@
 // The conversation. Only its last part is in the document; older parts are added on demand. It
 // stays at its end while the reader is there, and never moves once the reader has scrolled up.
 
-import { button, fillWith, h, keyedList } from "../dom.js";
+import { button, fillWith, h, keyedList, setText } from "../dom.js";
 import { itemAt } from "../state/session.js";
+import { homeView } from "./home.js";
 import { itemView } from "./items.js";
 
 const NEAR_END = 80;
@@ -13,23 +14,32 @@ export function talkView(node, store, actions) {
   const earlier = button("Show earlier", { does: () => actions.showEarlier(), kind: "earlier" });
   const head = h("li", { class: "earlier" }, earlier);
   const empty = h("div", { class: "empty" });
-  const below = button("↓ New below", { does: () => toEnd(), kind: "below" });
+  const showHome = homeView(empty);
+  const below = button("", { does: () => toEnd(), kind: "below" });
   const list = h("div", {}, items);
   fillWith(node, empty, list, below);
   const draw = keyedList(items, (item) => itemView(item, store, actions));
 
   let follow = true;
+  let hasNews = false;
   let sending = 0;
   let session = null;
   const atEnd = () => node.scrollHeight - node.scrollTop - node.clientHeight < NEAR_END;
   const toEnd = () => {
     follow = true;
     node.scrollTop = node.scrollHeight;
-    below.hidden = true;
+    showBelow();
+  };
+  const showBelow = () => {
+    const isEnd = follow || atEnd();
+    if (isEnd) hasNews = false;
+    below.hidden = isEnd;
+    below.classList.toggle("news", hasNews);
+    setText(below, hasNews ? "↓ New below" : "↓ Latest");
   };
   node.addEventListener("scroll", () => {
     follow = atEnd();
-    if (follow) below.hidden = true;
+    showBelow();
   });
   // A reader who opens something looks at it: it must not slide away.
   node.addEventListener("click", (event) => {
@@ -63,7 +73,8 @@ export function talkView(node, store, actions) {
     const grew = state.session !== session;
     session = state.session;
     const shown = shownItems(session, state);
-    showEmpty(empty, state, shown.length);
+    showHome(state, shown.length);
+    node.dataset.access = session?.ended ? "read" : (session?.access ?? "read");
     list.hidden = !shown.length;
     const before = { top: node.scrollTop, height: node.scrollHeight, first: items.children[1] };
     const hasMore = session !== null && (session.items.length > state.shown || session.since > 1);
@@ -76,7 +87,9 @@ export function talkView(node, store, actions) {
     else if (before.first?.isConnected && before.first !== items.children[1]) {
       node.scrollTop = before.top + node.scrollHeight - before.height;
     }
-    below.hidden = follow || !grew || atEnd();
+    if (fresh) hasNews = false;
+    else if (grew && !follow) hasNews = true;
+    showBelow();
   };
 }
 
@@ -95,12 +108,27 @@ function shownItems(session, { current, shown, outbox }) {
   if (session === null) return going;
   const unheard = going.length ? notInLog(going, session) : going;
   const items = session.items.slice(-shown).map((item) => {
-    if (item.kind === "call") return session.calls[item.id];
+    if (item.kind === "call") return withChildren(session.calls[item.id], session);
     if (item.kind === "question") return asked(session.questions[item.id], session.permits.may);
     return item;
   });
   const live = session.live.filter((each) => each.text || each.reasoning || each.retry);
-  return [...items, ...live, ...unheard];
+  const before = session.items.length <= shown ? session.history : [];
+  return [...before, ...items, ...live, ...unheard];
+}
+
+// Returns the call with the sub-agents that it started; the same value if nothing has changed.
+const joined = new Map();
+function withChildren(call, { id, children }) {
+  const own = Object.values(children).filter((each) => each.callId === call.id);
+  if (!own.length) return call;
+  const key = `${id} ${call.id}`;
+  const last = joined.get(key);
+  const same = last?.call === call && last.own.length === own.length;
+  if (same && own.every((each, place) => each === last.own[place])) return last.value;
+  const value = { ...call, children: own };
+  joined.set(key, { call, own, value });
+  return value;
 }
 
 // The server's list of possible answers comes a moment after the question.
@@ -112,39 +140,4 @@ function asked(question, may) {
 function notInLog(going, { messages }) {
   const told = new Set(Object.values(messages).map((each) => each.clientId));
   return going.filter((each) => !told.has(each.clientId));
-}
-
-function showEmpty(node, { current, session, connection, me }, length) {
-  const refused = connection.state === "refused";
-  node.hidden = length > 0 || (current !== null && session === null && !refused);
-  if (node.hidden || node.dataset.for === `${current}${refused}`) return;
-  node.dataset.for = `${current}${refused}`;
-  if (refused) {
-    fillWith(node, h("h2", {}, "Nothing to show"), h("p", {}, connection.problem.message));
-  } else if (current === null) {
-    fillWith(
-      node,
-      h("h2", {}, "Barge in any time."),
-      h(
-        "p",
-        {},
-        "Write below to begin a session, or open one from the list. You can speak while it " +
-          "works: stop it, steer it, send it elsewhere. Nothing you say is lost.",
-      ),
-    );
-  } else {
-    fillWith(
-      node,
-      h("h2", {}, "What shall we do?"),
-      h(
-        "p",
-        {},
-        `Write below. You need not wait for an answer to say the next thing${listens(me)}.`,
-      ),
-    );
-  }
-}
-
-function listens(me) {
-  return me?.model ? `; ${me.model} listens while it works` : "";
 }

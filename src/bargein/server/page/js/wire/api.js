@@ -53,7 +53,7 @@ function at(...parts) {
 // Large ones go over HTTP, because a socket takes a mebibyte at most and a stop must not wait
 // behind them.
 function within(id, name, params, method, parts, body) {
-  const fits = (body?.text?.length ?? 0) < SOCKET_CHARACTERS_MAX;
+  const fits = !body?.content && (body?.text?.length ?? 0) < SOCKET_CHARACTERS_MAX;
   if (fits && line?.session === id && line.takes()) return line.perform(name, params, body);
   return ask(method, at(id, ...parts), body);
 }
@@ -62,6 +62,7 @@ const post = (id, name, parts, body = {}, params = {}) =>
   within(id, name, params, "POST", parts, body);
 
 export const api = {
+  join: (code) => ask("POST", `${BASE}/join`, undefined, { as: code }),
   me: (shown) => ask("GET", `${BASE}/me`, undefined, { as: shown }),
 
   sessions: (limit) => ask("GET", `${BASE}/sessions?limit=${limit}`),
@@ -75,8 +76,12 @@ export const api = {
   remove: (id) => ask("DELETE", at(id)),
   ticket: (id, after) => ask("POST", at(id, "ticket"), { after }),
 
-  send: (id, { text, mode, clientId }) =>
-    post(id, "send_message", ["messages"], { text, mode, client_message_id: clientId }),
+  send: (id, { text, pictures, mode, clientId }) =>
+    post(id, "send_message", ["messages"], {
+      ...contentOf(text, pictures ?? []),
+      mode,
+      client_message_id: clientId,
+    }),
   stop: (id, turn) => post(id, "interrupt", ["interrupt"], turnStop(turn)),
   /** The same over HTTP, past a socket that does not answer. */
   stopByHttp: (id, turn) => ask("POST", at(id, "interrupt"), turnStop(turn)),
@@ -94,6 +99,23 @@ export const api = {
   grants: (id) => within(id, "list_grants", {}, "GET", ["grants"]),
   revoke: (id, grant, scope) => ask("DELETE", `${at(id, "grants", grant)}?scope=${scope}`),
 
+  fork: (id, turn) => post(id, "fork_session", ["fork"], { turn }),
+  previewUndo: (id, turn) => post(id, "preview_undo", ["undo", "preview"], { turn }),
+  rewind: (id, turn, wanted = {}) => post(id, "rewind_session", ["rewind"], { turn, ...wanted }),
+  undoCalls: (id, calls) => post(id, "undo_calls", ["undo", "calls"], { calls }),
+  redo: (id) => post(id, "redo_files", ["redo"]),
+  diff: (id, turn) => post(id, "diff_turn", ["diff"], { turn }),
+
+  share: (id, members) => ask("PATCH", at(id), { members }),
+  usage: (id) => ask("GET", at(id, "usage")),
+  running: () => ask("GET", `${BASE}/admin/running`),
+  stopRunning: (sessions) => ask("POST", `${BASE}/admin/stop`, { sessions, scope: "session" }),
+  tokens: () => ask("GET", `${BASE}/admin/tokens`),
+  nodes: () => ask("GET", `${BASE}/admin/nodes`),
+  revokeToken: (token) => ask("DELETE", `${BASE}/admin/tokens/${encodeURIComponent(token)}`),
+  audit: (after, limit) => ask("GET", `${BASE}/admin/audit?after=${after}&limit=${limit}`),
+  mcp: () => ask("GET", `${BASE}/mcp`),
+
   inbox: (id) => within(id, "get_inbox", {}, "GET", ["inbox"]),
   edit: (id, message, text) => change(id, message, { text }),
   move: (id, message, before) => change(id, message, { before }),
@@ -103,6 +125,13 @@ export const api = {
   eventsPath: (id, after) => `${at(id, "events")}?after=${after}`,
   socketPath: (id, after) => `${at(id, "socket")}?after=${after}`,
 };
+
+// Words with pictures are sent in parts.
+function contentOf(text, pictures) {
+  if (!pictures.length) return { text };
+  const words = text ? [{ type: "text", text }] : [];
+  return { content: [...words, ...pictures.map((each) => ({ type: "image", ...each }))] };
+}
 
 const turnStop = (turn) => ({ scope: "turn", expected_turn_id: turn });
 const change = (id, message, changes) =>

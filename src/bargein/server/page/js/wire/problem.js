@@ -3,11 +3,11 @@
 const WORDS = {
   unauthenticated: "The server does not know who you are. Sign in with a token.",
   forbidden: "Your token does not allow this.",
-  not_found: "There is no such session, or it is not yours to see.",
+  not_found: "This session does not exist, or you have no access to it.",
   busy: "A turn is running.",
   too_many: "Too many requests at once; wait a moment.",
-  shutting_down: "The server is shutting down. It will be tried again.",
-  unavailable: "The server cannot do this right now. It will be tried again.",
+  shutting_down: "The server is shutting down. The page tries again.",
+  unavailable: "The server cannot do this right now. The page tries again.",
 };
 
 /** `code` is the server's, or `offline` if it could not be reached. */

@@ -4,6 +4,7 @@
 const KEY = "bargein.token";
 const WHOSE = "bargein.principal";
 const IN_ADDRESS = /^#token=([^&]+)$/;
+const INVITED = /^#join=([^&]+)$/;
 
 export const token = {
   get: () => sessionStorage.getItem(KEY),
@@ -26,7 +27,16 @@ export const token = {
  * Browsers send the fragment to no server.
  */
 export function tokenInAddress() {
-  const found = IN_ADDRESS.exec(location.hash);
+  return fromAddress(IN_ADDRESS);
+}
+
+/** The same for the code of an invitation to a shared chat. */
+export function codeInAddress() {
+  return fromAddress(INVITED);
+}
+
+function fromAddress(form) {
+  const found = form.exec(location.hash);
   if (found === null) return null;
   history.replaceState(null, "", "/");
   return decodeURIComponent(found[1]);

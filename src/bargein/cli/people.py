@@ -1,0 +1,98 @@
+"""A folder and a sandbox for each person who uses a server together with others.
+
+Every session of a principal works in that principal's folder below the data directory. Its commands
+run in a sandbox that nobody can leave, without network, and see neither the folders of the others
+nor anybody's home. Where the sandbox does not hold all that, there are no commands, only files.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bargein.cli.default_agent import default_agent
+from bargein.contracts.place import SessionPlace
+from bargein.process import SandboxReport
+from bargein.runtime.config import Config, Effective
+from bargein.runtime.data_directory import PEOPLE
+from bargein.runtime.placed_agent import PlacedAgent
+from bargein.runtime.settings import Value
+
+_PLAIN: Final = re.compile(r"(?!x-)[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
+# Where a machine keeps what belongs to somebody.
+_OTHERS: Final = ("/home", "/root", "/srv", "/mnt", "/media", "/var/www", "/var/backups")
+# One person's command must not take the machine from the others.
+_LIMITS: Final = {"limits.memory_megabytes": 2048, "limits.processes": 512}
+_SOURCE: Final = "several principals"
+
+INSTRUCTIONS: Final = """\
+You help a person through a server that others use, too. Your tools work in a folder of that
+person's, and commands run in a sandbox without network. The person may interrupt you at any moment:
+when you are told that something was stopped, believe it, and check before you assume that it
+happened or not."""
+
+
+def make_folder(home: Path) -> None:
+    """Before the first command starts: what is not there then stays hidden."""
+    (home / PEOPLE).mkdir(mode=0o700, exist_ok=True)
+
+
+def place_of(home: Path, principal: str) -> SessionPlace | None:
+    """Where the sessions of a principal work; None for a session that nobody owns."""
+    if not principal:
+        return None
+    name = principal if _PLAIN.match(principal) else f"x-{principal.encode().hex()[:200]}"
+    return SessionPlace(str(home / PEOPLE / name))
+
+
+def agent_for_person(
+    config: Config, place: SessionPlace, environment: Mapping[str, str]
+) -> PlacedAgent:
+    """`runtime.placed_agent.AgentOf`. No file in the folder changes a setting: the person's agent
+    can write there."""
+    del environment
+    folder = Path(place.workspace)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    there = closed_in(config)
+    own = there.text("instructions")
+    agent = replace(
+        default_agent(there, folder),
+        mcp=(),
+        instructions="\n\n".join(filter(None, [INSTRUCTIONS, own])),
+    )
+    return PlacedAgent(agent, there)
+
+
+def closed_in(config: Config) -> Config:
+    """The settings of the server, with a sandbox that cannot be left."""
+    others = [*_OTHERS, config.environment.get("HOME", ""), os.getcwd(), str(config.home)]
+    # Not a whole system: a server that was started in / hides nothing by that.
+    hidden = [path for path in others if path.count("/") > 1 or path in _OTHERS]
+    values: dict[str, Value] = {
+        "sandbox.commands": "on",
+        "sandbox.outside": "never",
+        "sandbox.writable": (),
+        "sandbox.network": "none",
+        "sandbox.mcp": "off",
+        "sandbox.hidden": tuple(dict.fromkeys([*config.texts("sandbox.hidden"), *hidden])),
+    }
+    values |= {key: value for key, value in _LIMITS.items() if config[key] is None}
+    changed = {key: Effective(value, _SOURCE) for key, value in values.items()}
+    return replace(config, effective={**config.effective, **changed})
+
+
+def describe(report: SandboxReport | None, count: int) -> str:
+    """For the operator, at the start of the server."""
+    if report is not None and report.holds:
+        return (
+            f"{count} principals have tokens, so each has a folder and a sandbox of its own, "
+            "without network; --let-everyone-run-commands-on-this-machine lets them work here"
+        )
+    why = (report.detail if report is not None else "") or "no sandbox holds here"
+    return (
+        f"Terminal and Python are off, because {count} principals have tokens and no sandbox "
+        f"holds ({why}); each has a folder of its own. --let-everyone-run-commands-on-this-machine "
+        "turns them on, as this user"
+    )

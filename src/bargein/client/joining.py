@@ -1,0 +1,41 @@
+"""How a guest comes into a shared chat: the code of an invitation becomes a token, once."""
+
+from contextlib import ExitStack
+
+import aiohttp
+
+from bargein.client.address import Address
+from bargein.client.problems import Disconnected, error_of
+from bargein.client.wire import JoinedReply, read
+from bargein.errors import UserError
+
+JOIN_S = 30.0
+
+
+async def join(address: Address) -> JoinedReply:
+    """Uses up the invitation in the address. Raises `Unauthenticated` if it was used before."""
+    if address.code is None:
+        raise UserError(f"{address.url}: an invitation has #join=... behind the address")
+    headers = {"authorization": f"Bearer {address.code}"}
+    timeout = aiohttp.ClientTimeout(total=JOIN_S)
+    with ExitStack() as stack:
+        connector = address.connector(stack)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+                http.post(f"{address.url}/v1/join", headers=headers, ssl=address.ssl) as response,
+            ):
+                body = await response.read()
+                if response.status >= 400:
+                    raise error_of(response.status, body)
+                return read(JoinedReply, body)
+        except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
+            raise UserError(
+                f"{address.url} shows a certificate that is not known; give --fingerprint and the "
+                "SHA-256 that /share showed"
+            ) from why
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Disconnected(
+                f"{address.url} cannot be reached: {str(error) or type(error).__name__}",
+                retryable=True,
+            ) from error

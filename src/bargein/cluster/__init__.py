@@ -1,0 +1,1 @@
+"""Nodes that share one database: how they reach each other."""
