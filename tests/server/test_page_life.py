@@ -322,6 +322,28 @@ def test_sessions_are_found_renamed_and_deleted(house: House, visit: Visit) -> N
     expect(visit.page.locator(".session-row", has_text="A canal in autumn")).to_have_count(0)
 
 
+def test_words_go_to_the_session_of_the_address_however_late_the_next_frame_is(
+    house: House, browser: Browser
+) -> None:
+    visit = Visit.begin(house, browser)
+    visit.enter()
+    first = visit.new_session()
+    second = visit.new_session()
+    visit.page.evaluate(
+        "() => { window.requestAnimationFrame = (draw) => setTimeout(draw, 2_000); }"
+    )
+    house.script([Say("Heard.")])
+    with visit.following():
+        visit.page.evaluate("(id) => { location.hash = `#/s/${id}`; }", first)
+    visit.say("For the first")
+    expect(visit.answers.last).to_have_text("Heard.")
+    visit.session = first
+    assert texts(visit) == ["For the first"]
+    visit.session = second
+    assert texts(visit) == []
+    visit.close()
+
+
 def test_a_name_can_be_typed_while_the_list_changes(house: House, visit: Visit) -> None:
     below = visit.session
     visit.session = visit.new_session()

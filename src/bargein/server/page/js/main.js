@@ -147,7 +147,11 @@ window.addEventListener("hashchange", () => {
     const { current } = store.get();
     if (current !== null) history.replaceState(null, "", hashOf(current));
     begin();
-  } else if (store.get().me !== null) follow();
+  } else if (store.get().me !== null) {
+    follow();
+    // At once: with the next frame, words typed before it would go to the session shown until then.
+    store.flush();
+  }
 });
 
 function keepListFresh() {
