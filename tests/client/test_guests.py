@@ -101,11 +101,16 @@ async def test_a_guest_comes_in_once_joins_the_running_turn_and_stops_it(tmp_pat
                     await invite(client, theirs)
                 with pytest.raises(Forbidden, match="change files"):
                     await theirs.undo()
+                # It would put the files of the turn back.
+                with pytest.raises(Forbidden, match="change files"):
+                    await theirs.send("not this", mode="rollback")
                 receipt = await theirs.interrupt()
                 assert (receipt.status, receipt.by) == ("stopped", "Anna")
                 sent = await theirs.send("hello from the phone")
                 assert (await sent.result()).text == "done"
-            assert ("Anna", "hello from the phone") in await accepted(session)
+            assert [each for each in await accepted(session) if each[0] == "Anna"] == [
+                ("Anna", "hello from the phone")
+            ]
 
 
 async def test_only_guests_come_in_at_that_address(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bargein.calls.receipt_words import NOT_STORED, left_open
 from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
 from bargein.contracts.choice import answer_of
 from bargein.contracts.event import MessageAccepted
-from bargein.contracts.message import Attachment, QuestionPolicy
+from bargein.contracts.message import Attachment, Mode, QuestionPolicy
 from bargein.contracts.model import Image, Text
 from bargein.contracts.output import TEXT, Output, make_output
 from bargein.contracts.permission import Standing
@@ -86,6 +86,8 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
         command = chat_command_of(body.text)
     if command is not None:
         return await _obey_once(request, opened, command)
+    if body.mode is Mode.ROLLBACK:
+        request.gateway.access.refuse_guest(request.principal, opened.root)
     request.gateway.refuse_if_draining()
     _check_questions(request, opened, body.questions)
     size = sum(map(_size_of, parts)) + sum(len(each.data) for each in body.attachments)

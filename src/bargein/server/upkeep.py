@@ -5,7 +5,7 @@ from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnOutcome
 from bargein.server.gateway import Opened
 from bargein.server.operation import ApiRequest, Operation, Reply, operation
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code
 from bargein.server.shapes import (
     DiffWanted,
     Done,
@@ -27,11 +27,7 @@ from bargein.session.undoing_calls import CallsBeingUndone
 async def _open_trusted(request: ApiRequest) -> Opened:
     """Opens a session for a change of files or of the past, which is more than talking."""
     opened = await request.open("write")
-    who = request.principal
-    if request.gateway.access.is_guest(who, opened.root):
-        raise Problem(
-            Code.FORBIDDEN, f"{who.name} may read and talk here, and not change files or the past"
-        )
+    request.gateway.access.refuse_guest(request.principal, opened.root)
     return opened
 
 
