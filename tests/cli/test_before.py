@@ -292,3 +292,22 @@ def test_a_session_that_began_with_another_conversation_shows_its_end() -> None:
 
     assert said(turns=3) == ["first", "one", "two", "second", "three"]
     assert said(turns=1) == ["second", "three"]
+
+
+def test_what_the_engine_told_the_model_is_not_shown_as_the_users_words() -> None:
+    told = "[Your previous turn was stopped.]\n[terminal (c1): killed]"
+    messages = (
+        UserMessage((Text("first"),)),
+        AssistantMessage((Text("one"),)),
+        UserMessage((Text(told), Text("[second]"))),
+        UserMessage((Text("[third]"),)),
+    )
+    picture = Picture()
+    picture.apply(Recorded(1, 0.0, HistoryImported(messages)))
+    assert said_before(picture, turns=9) == [
+        UserSpoke("first"),
+        Answered("one"),
+        Noted("dim", told),
+        UserSpoke("[second]"),
+        UserSpoke("[third]"),
+    ]
