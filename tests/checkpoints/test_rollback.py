@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import msgspec
 import pytest
 
 from bargein import Agent, Engine
@@ -33,7 +34,7 @@ from bargein.runtime.config import load_config
 from bargein.session.sending import Busy
 from bargein.session.session import Session, TooLate
 from bargein.testing.engine_invariants import check_log
-from tests.session.world import WITHIN_S, wait_for
+from tests.session.world import SOON, WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -356,4 +357,36 @@ async def test_the_end_of_the_program_keeps_the_message_and_the_restore(workspac
         await session.settled()
         assert sorted(os.listdir(workspace)) == ["kept.txt"]
         assert (await the(session, TurnSettled))[-1].outcome == "completed"
+        await check(session)
+
+
+async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
+    workspace: Path,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        exchange = Keeper._exchange
+        hangs = anyio.Event()
+
+        async def hang(keeper: Keeper, line: bytes) -> bytes:
+            if b'"do": "undo"' in line:
+                hangs.set()
+                await anyio.sleep(WITHIN_S)
+            return await exchange(keeper, line)
+
+        patch.setattr(Keeper, "_exchange", hang)
+        model = ScriptedModel([[shell(WORK)]])
+        agent = Agent(model, workspace=workspace, mode="full")
+        limits = msgspec.structs.replace(SOON, store_s=0.5)
+        async with Engine(agent, home=workspace.parent / "home", limits=limits) as engine:
+            session = await engine.session("s")
+            await works(session)
+            await session.send("otherwise", mode="rollback")
+            await hangs.wait()
+            began_at = anyio.current_time()
+        assert anyio.current_time() - began_at < WITHIN_S / 2
+    assert (workspace / "made").exists()
+    async with engine_of(workspace, [[Say("done")]]) as engine:
+        session = await engine.session("s")
+        await session.settled()
+        assert sorted(os.listdir(workspace)) == ["kept.txt"]
         await check(session)
