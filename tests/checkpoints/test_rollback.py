@@ -30,7 +30,9 @@ from bargein.contracts.live import AnswerSoFar, CallOutput, OutputSoFar, TextDel
 from bargein.contracts.model import Text
 from bargein.models.script import Call, Pause, Say
 from bargein.models.scripted import ScriptedModel
+from bargein.contracts.place import SessionPlace
 from bargein.runtime.config import load_config
+from bargein.runtime.placed_agent import PlacedAgent
 from bargein.session.sending import Busy
 from bargein.session.session import Session, TooLate
 from bargein.testing.engine_invariants import check_log
@@ -389,4 +391,34 @@ async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
         session = await engine.session("s")
         await session.settled()
         assert sorted(os.listdir(workspace)) == ["kept.txt"]
+        await check(session)
+
+
+async def test_a_session_that_gets_a_folder_meanwhile_saves_its_files_there(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo = HeldUndo(monkeypatch)
+    other = workspace.parent / "other"
+    other.mkdir()
+    model = ScriptedModel([[shell("echo b > b")], [Say("done")]])
+    there = Agent(model, workspace=other, mode="full")
+    here = Agent(ScriptedModel([[shell(WORK)]]), workspace=workspace, mode="full")
+    home = workspace.parent / "home"
+    config = load_config({"BARGEIN_HOME": str(home), "PATH": os.environ["PATH"]})
+    async with Engine(
+        here, home=home, agent_of=lambda place, environment: PlacedAgent(there, config)
+    ) as engine:
+        session = await engine.session("s")
+        await works(session)
+        sent = await session.send("otherwise", mode="rollback")
+        await undo.begun.wait()
+        await session.set_place(SessionPlace(str(other)))
+        undo.goes.set()
+        assert (await sent.result()).turn == "t2"
+        assert (workspace / "kept.txt").read_text() == "mine\n"
+        assert os.listdir(other) == ["b"]
+        undone = await session.undo()
+        assert undone.files is not None
+        assert [each.path for each in undone.files.changed] == ["b"]
+        assert os.listdir(other) == []
         await check(session)
