@@ -58,7 +58,7 @@ class SessionFiles:
         self._worked_for = ""
 
     def work_with(self, checkpoints: Checkpoints | None) -> None:
-        """Calls that run now are saved where they work, and files go back where they were changed."""
+        """Calls that run now are saved where they work; files go back where they were changed."""
         self._next = checkpoints
         if self.is_idle:
             self.checkpoints = checkpoints
