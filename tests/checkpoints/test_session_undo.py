@@ -17,6 +17,7 @@ from bargein.errors import UserError
 from bargein.models.script import Call, Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
+from bargein.session.reply import SessionGone
 from bargein.session.session import Session, TooLate
 from tests.checkpoints.test_rollback import HeldUndo
 from tests.session.world import WITHIN_S, wait_for
@@ -226,3 +227,31 @@ async def test_a_turn_that_comes_while_files_are_put_back_stays_in_the_conversat
         await session.redo()
         assert (workspace / "f").read_text() == "one\n"
         assert (await session.undo()).turn == "t2"
+
+
+async def test_an_undo_that_the_end_of_the_session_overtakes_changes_no_inbox(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo = HeldUndo(monkeypatch)
+    script = [[shell("echo one > f")], [Say("1")], [Say("2"), Pause(60)]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "first")
+        await session.send("second")
+        later = await session.send("later", mode="queue")
+        await session.interrupt()
+        told: list[str] = []
+
+        async def take_back() -> None:
+            try:
+                told.append((await session.rewind("t1")).turn)
+            except SessionGone as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_back)
+            await undo.begun.wait()
+            await session.end()
+            undo.goes.set()
+        assert told == ["s has left memory"]
+        assert [item.message.id for item in await session.inbox()] == [later.message]
