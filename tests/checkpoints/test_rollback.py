@@ -28,9 +28,9 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import AnswerSoFar, CallOutput, OutputSoFar, TextDelta
 from bargein.contracts.model import Text
+from bargein.contracts.place import SessionPlace
 from bargein.models.script import Call, Pause, Say
 from bargein.models.scripted import ScriptedModel
-from bargein.contracts.place import SessionPlace
 from bargein.runtime.config import load_config
 from bargein.runtime.placed_agent import PlacedAgent
 from bargein.session.sending import Busy
