@@ -24,6 +24,7 @@ class OAuthServer:
 
     url: str = ""
     lasts_s: int = 3600
+    more_metadata: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ("use",)
     call_needs: tuple[str, ...] = ()
     pkce: bool = True
@@ -85,7 +86,7 @@ class OAuthServer:
         }
         if self.pkce:
             found["code_challenge_methods_supported"] = ["S256"]
-        return web.json_response(found)
+        return web.json_response(found | self.more_metadata)
 
     async def register(self, request: web.Request) -> web.Response:
         self.registered += 1
