@@ -25,6 +25,7 @@ class OAuthServer:
     url: str = ""
     lasts_s: int = 3600
     more_metadata: dict[str, str] = field(default_factory=dict)
+    more_granted: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ("use",)
     call_needs: tuple[str, ...] = ()
     pkce: bool = True
@@ -125,6 +126,7 @@ class OAuthServer:
             "refresh_token": f"refresh-{number}",
             "token_type": "Bearer",
             "expires_in": self.lasts_s,
+            **self.more_granted,
         }
 
     async def revoke(self, request: web.Request) -> web.Response:

@@ -176,6 +176,13 @@ async def test_an_address_cannot_write_to_the_terminal(tmp_path: Path) -> None:
         assert "has characters that no address has" in error
 
 
+async def test_a_token_that_no_header_can_have_is_refused(tmp_path: Path) -> None:
+    async with oauth_server(more_granted={"access_token": "a\r\nX-Evil: 1"}) as server:
+        async with at_home(server, tmp_path, visit) as home:
+            assert "gave no bearer token" in home.servers.status()[0].error
+        assert kept(server, tmp_path) is None
+
+
 async def test_a_server_that_demands_ever_more_does_not_fill_the_file(tmp_path: Path) -> None:
     async with oauth_server() as server:
         async with at_home(server, tmp_path, visit):

@@ -132,7 +132,11 @@ async def _metadata(
             )
         _check(name, server, url)
         return server
-    raise OAuthFailed(name, f"{issuer} has no metadata that say how to sign in")
+    raise OAuthFailed(
+        name,
+        f"{issuer} has no metadata that say how to sign in; check its url, or set "
+        "bearer_token_env_var if you have a token",
+    )
 
 
 def _is_same_issuer(one: str, other: str) -> bool:

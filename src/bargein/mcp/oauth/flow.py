@@ -202,7 +202,7 @@ class OAuthFlow:
     def _token_in(self, found: Mapping[str, Any], kept: KeptToken) -> KeptToken:
         access = found.get("access_token")
         kind = str(found.get("token_type") or "bearer")
-        if not isinstance(access, str) or not access or kind.lower() != "bearer":
+        if not isinstance(access, str) or not _is_token(access) or kind.lower() != "bearer":
             raise OAuthFailed(self._name, f"{_host(kept.token_endpoint)} gave no bearer token")
         lasts_s = parse_number(found.get("expires_in"))
         return msgspec.structs.replace(
@@ -269,6 +269,11 @@ def _code_in(name: str, came: str, state: str, at: AuthorizationServer) -> str:
 def _s256(verifier: str) -> str:
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _is_token(text: str) -> bool:
+    """Whether it can go into a header."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 def _host(address: str) -> str:
