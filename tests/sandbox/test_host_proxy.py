@@ -114,14 +114,17 @@ async def test_named_hosts_are_reached_and_others_refused(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "private", ["127.0.0.1", "168.63.129.16", "64:ff9b::7f00:1", "2002:7f00:1::", "fec0::1"]
+)
 async def test_a_name_below_a_domain_leads_to_no_private_address(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: str
 ) -> None:
     """Whoever owns the domain could otherwise have commands reach this machine."""
     from bargein.net.resolver import ThreadResolver
 
     async def resolve(self: object, host: str, port: int = 0, **_more: object) -> list[object]:
-        return [{"host": "127.0.0.1"}]
+        return [{"host": private if host.startswith("a.") else "127.0.0.1"}]
 
     monkeypatch.setattr(ThreadResolver, "resolve", resolve)
     entries = (f"*.example.com:{port}", f"named.test:{port}")

@@ -12,7 +12,6 @@ Called on an asyncio loop. `async with HostProxy(hosts, folder)`: closing ends a
 """
 
 import asyncio
-import ipaddress
 import os
 import socket
 from collections.abc import Coroutine
@@ -23,6 +22,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bargein.errors import UserError
+from bargein.net.public_address import is_reachable
 from bargein.net.resolver import ThreadResolver
 from bargein.process.helper.sandbox import PROXY_PORT
 
@@ -216,7 +216,7 @@ class HostProxy:
         found = [each["host"] for each in await ThreadResolver().resolve(host, port)]
         if not self._hosts.named(host):
             # Whoever owns a domain decides where names below it lead.
-            found = [each for each in found if ipaddress.ip_address(each).is_global]
+            found = [each for each in found if is_reachable(each)]
         for number, address in enumerate(found):
             try:
                 return await asyncio.open_connection(address, port)
