@@ -8,6 +8,7 @@ from bargein.channels import words
 from bargein.channels.bucket import Pace
 from bargein.channels.contract import ChatAddress, ChatRate, RetryLater, Traits
 from bargein.models.script import Answer, Call, Expect, Say, Wait
+from bargein.session.limits import Limits
 from bargein.testing.channel_conformance import (
     ChannelScene,
     FakeChannel,
@@ -190,5 +191,45 @@ def test_a_preview_that_disappears_is_shown_again_while_the_answer_waits() -> No
             shown = len(platform.drafts)
             await anyio.sleep(200)
             assert len(platform.drafts) == shown
+
+    run_seeded(main, 1)
+
+
+def test_a_command_that_is_delivered_again_later_says_nothing_more() -> None:
+    """Also when the chat has forgotten its reply, in this program or in the next."""
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            for text in ("/status", "/help", "/queue", "/stop", "/undo", "/nothing"):
+                await platform.say(PRIVATE, ALICE, text)
+            await scene.quiet()
+            shown = [each.text for each in platform.shown(PRIVATE)]
+            assert len(shown) == 6, shown
+            await platform.redeliver()
+            await scene.quiet()
+            after = scene.crash()
+        async with after.program([]):
+            await platform.redeliver()
+            await after.quiet()
+            assert [each.text for each in platform.shown(PRIVATE)] == shown
+
+    run_seeded(main, 1)
+
+
+def test_a_message_that_was_refused_is_refused_once() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            await platform.say(PRIVATE, ALICE, "x" * (Limits().message_bytes_max + 1))
+            await scene.sees("Not taken")
+            await scene.quiet()
+            await platform.redeliver()
+            await scene.quiet()
+            assert len(platform.shown(PRIVATE)) == 1
 
     run_seeded(main, 1)

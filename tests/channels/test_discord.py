@@ -200,8 +200,11 @@ async def test_what_discord_says_by_itself_is_no_message() -> None:
 class SlowHints(FakeDiscord):
     """No answer to an acknowledgement."""
 
+    hangs = 0
+
     async def _call(self, request: Any) -> Any:
         if request.match_info["path"].endswith("/callback"):
+            self.hangs += 1
             await anyio.sleep_forever()
         return await super()._call(request)
 
@@ -215,6 +218,7 @@ async def test_an_acknowledgement_that_hangs_keeps_no_stop_from_being_read() -> 
             await scene.model.gate("on").reached()
             with anyio.fail_after(HINT_S - 1):
                 await platform.command(platform.private, platform.alice, "status")
+                await scene.until(lambda: platform.hangs, "an acknowledgement hangs")
                 await platform.say(platform.private, platform.alice, "/stop")
                 await scene.sees("Stopped in")
 
