@@ -302,7 +302,8 @@ class Outside:
 
         Its exit status comes later than that, on a busy machine much later.
         """
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             os.write(self.process.stdin.fileno(), b"?")
         except BrokenPipeError:
