@@ -204,15 +204,6 @@ class Access:
             return False
         return owned.members.get(principal.name) is Member.TALK
 
-    def refuse_guest(self, principal: Principal, root: str) -> None:
-        """Raises `Problem` for a guest, before a change of files or of the past: that is more than
-        talking."""
-        if self.is_guest(principal, root):
-            raise Problem(
-                Code.FORBIDDEN,
-                f"{principal.name} may read and talk here, and not change files or the past",
-            )
-
     def _is_approver(self, principal: Principal) -> bool:
         if self._approvers is None or not principal.token:
             return True

@@ -86,9 +86,9 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
         command = chat_command_of(body.text)
     if command is not None:
         return await _obey_once(request, opened, command)
-    if body.mode is Mode.ROLLBACK:
-        request.gateway.access.refuse_guest(request.principal, opened.root)
     request.gateway.refuse_if_draining()
+    if body.mode is Mode.ROLLBACK:
+        check_trusted(request, opened)
     _check_questions(request, opened, body.questions)
     size = sum(map(_size_of, parts)) + sum(len(each.data) for each in body.attachments)
     with request.gateway.turn_allowed(request.principal, opened.session.id, size):
@@ -127,6 +127,16 @@ def _parts(
 
 def _size_of(part: Text | Image) -> int:
     return len(part.text) if isinstance(part, Text) else len(part.data)
+
+
+def check_trusted(request: ApiRequest, opened: Opened) -> None:
+    """Raises `Problem` if the caller may only read and talk: a change of files or of the past is
+    more."""
+    who = request.principal
+    if request.gateway.access.is_guest(who, opened.root):
+        raise Problem(
+            Code.FORBIDDEN, f"{who.name} may read and talk here, and not change files or the past"
+        )
 
 
 def _check_questions(request: ApiRequest, opened: Opened, policy: QuestionPolicy | None) -> None:

@@ -18,16 +18,15 @@ from bargein.server.shapes import (
     UndoCallsWanted,
     UndoWanted,
 )
-from bargein.server.talking import SEEN, done_or_too_late
+from bargein.server.talking import SEEN, check_trusted, done_or_too_late
 from bargein.session.sending import TurnFailed
 from bargein.session.undo import Undone
 from bargein.session.undoing_calls import CallsBeingUndone
 
 
 async def _open_trusted(request: ApiRequest) -> Opened:
-    """Opens a session for a change of files or of the past, which is more than talking."""
     opened = await request.open("write")
-    request.gateway.access.refuse_guest(request.principal, opened.root)
+    check_trusted(request, opened)
     return opened
 
 
@@ -72,7 +71,7 @@ async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
 async def undo_calls(request: ApiRequest, body: UndoCallsWanted) -> Reply:
     """Begin a turn that undoes calls whose tools declare how. Each is a call of that turn, with its
     approval and its result."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     with request.gateway.turn_allowed(request.principal, opened.session.id):
         done = await opened.session.undo_calls(body.calls, by=request.principal.name)
     return Reply(200, done)
