@@ -236,7 +236,7 @@ def test_what_git_runs_is_protected_wherever_it_is_named(work: Path, tmp_path: P
         '[core]\n\tHOOKSPATH=".hus"ky ; x',
         "[core]\n\thooksPath = .hu\\\nsky\n",
         '[a "]"]\n\tb\n[core]\r\n\thooksPath = .husky  \r\n',
-        '[include]\n\tpath = ../more # and so on\n',
+        "[include]\n\tpath = ../more # and so on\n",
     ],
 )
 def test_configuration_is_read_as_git_reads_it(work: Path, written: str) -> None:
