@@ -172,14 +172,16 @@ class Traits(Value, frozen=True):
     no more than `key_lasts_s` lie between. `rate` is that of a private chat, `group_rate` that of
     a group if it is another. `edits`: a message can be changed. `previews`: it shows text that is
     being written by means of its own (`Channel.preview`); without, and with `edits`, previews are
-    edits. `previews_stay`: such a preview is a message, and `Channel.edit` makes it say the final
-    words. `replies`: people can reply to one message, and `Update.target` says to which."""
+    edits. A preview disappears `preview_lasts_s` after it was shown last. `previews_stay`: such a
+    preview is a message, and `Channel.edit` makes it say the final words. `replies`: people can
+    reply to one message, and `Update.target` says to which."""
 
     text_max: int = 4000
     keyed: bool = False
     key_lasts_s: float = float("inf")
     edits: bool = True
     previews: bool = False
+    preview_lasts_s: float = float("inf")
     previews_stay: bool = False
     replies: bool = True
     rate: ChatRate = ChatRate()
