@@ -9,8 +9,8 @@ What an adapter must keep:
 - `run` moves the platform's cursor only after `Desk.receive` has returned: then the messages are
   durable. It hands over all updates that it has at once, in the platform's order.
 - `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so,
-  `NotReached` only if there was no connection, and `Crowded` only if the call was not made. Whatever
-  else they raise means that nobody knows whether the message is there.
+  `NotReached` only if there was no connection, and `Crowded` only if the call was not made.
+  Whatever else they raise means that nobody knows whether the message is there.
 - No call retries by itself, and none sleeps for a rate limit.
 - What strangers send ends nothing: an event that is not like the platform's documentation is
   logged (`not_understood`) and left out.
