@@ -297,3 +297,22 @@ def test_an_answer_does_not_wait_for_a_preview_that_was_refused() -> None:
             assert len(platform.shown(PRIVATE)) == 2
 
     run_seeded(main, 1)
+
+
+def test_a_group_does_not_inherit_what_a_private_chat_may_do() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        await scene.pair(GROUP)
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            modes = []
+            for chat in (PRIVATE, GROUP):
+                session = await scene.engine.session(scene.session_of(chat))
+                await session.set_mode("full")
+                await platform.say(chat, ALICE, "Hi")
+                await scene.sees("Hello.", chat)
+                modes.append(await session.mode())
+            assert modes == ["full", "ask"]
+
+    run_seeded(main, 1)
