@@ -177,6 +177,12 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FD",
         help="for the terminal that starts it: the descriptor to say on that it can be reached",
     )
+    parser.add_argument(
+        "--starting",
+        type=_descriptor,
+        metavar="FD",
+        help="for the terminal that starts it: the lock to hold until then",
+    )
 
 
 def _descriptor(text: str) -> int:
