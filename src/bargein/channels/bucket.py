@@ -1,4 +1,4 @@
-"""How many calls a chat may get: one bucket for all of them, previews and typing included."""
+"""Limits the calls for one chat: all of them, previews and typing too, come out of one bucket."""
 
 import anyio
 

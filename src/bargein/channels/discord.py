@@ -3,10 +3,10 @@
 A direct message is a private chat, a channel of a server a group; a thread is a session of its own.
 `enforce_nonce` makes the nonce an idempotency key for the few minutes that Discord remembers it.
 
-The gateway delivers once and keeps nothing for a bot that is away. So the cursor is the last
-message of each channel that was handed over, and at every connection the bot first asks each of
-them for what came later. An edit that was made meanwhile is not seen. Presses and slash commands
-fail visibly in Discord while the bot is away.
+The gateway delivers once and keeps nothing for a bot that is away. So the cursor has the last
+message handed over from each channel, and at every connection the bot first asks each channel for
+later messages. It does not see edits made meanwhile. While the bot is away, Discord shows people
+that presses and slash commands fail.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a bot says by itself, in plain words."""
+"""The sentences that a bot says by itself."""
 
 from bargein.calls.receipt_words import NOT_STORED, left_open
 from bargein.calls.text import one_line

@@ -1,4 +1,4 @@
-"""How a guest comes into a shared chat: the code of an invitation becomes a token, once."""
+"""Exchanges the code of an invitation to a shared chat for a guest's token. It works once."""
 
 from contextlib import ExitStack
 
@@ -31,8 +31,8 @@ async def join(address: Address) -> JoinedReply:
                 return read(JoinedReply, body)
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
             raise UserError(
-                f"{address.url} shows a certificate that is not known; give --fingerprint and the "
-                "SHA-256 that /share showed"
+                f"{address.url} shows an unknown certificate; compare it with the SHA-256 that "
+                "/share showed, and give that as --fingerprint"
             ) from why
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Disconnected(

@@ -1,7 +1,7 @@
 """What the server sends, read back into the engine's own types.
 
 Files come by reference: an attachment in an event has its name and its type, and no bytes. Unknown
-fields are passed over, so that a newer server can say more.
+fields are ignored, because a newer server may send more.
 """
 
 from typing import Any, Literal, TypeVar
@@ -148,7 +148,7 @@ class GuestReply(msgspec.Struct, frozen=True):
 
 
 class GuestsReply(msgspec.Struct, frozen=True):
-    """With whom a session is shared; all of it is empty if it is not."""
+    """The guests of a session and the address at which they come in; empty if it is not shared."""
 
     address: str = ""
     fingerprint: str = ""
@@ -170,7 +170,7 @@ class UnsharedReply(msgspec.Struct, frozen=True):
 
 
 class JoinedReply(msgspec.Struct, frozen=True):
-    """What a guest gets for an invitation: a token for one session."""
+    """The answer to an invitation: a guest's token for one session."""
 
     token: str
     session: str
@@ -182,7 +182,7 @@ class StoppedReply(msgspec.Struct, frozen=True):
 
 
 class PlaceReply(msgspec.Struct, frozen=True):
-    """Where a session works, with which model and tools."""
+    """The folder, model and tools of a session."""
 
     workspace: str = ""
     chosen: str = ""
@@ -197,7 +197,7 @@ class WatchReply(msgspec.Struct, frozen=True):
 
 
 class Me(msgspec.Struct, frozen=True):
-    """Who the token speaks for, and what the server offers."""
+    """The principal that the token stands for, and what the server offers."""
 
     principal: str
     admin: bool
@@ -224,14 +224,14 @@ def read_frame(text: str) -> Frame:
 
 
 def read_event(content: bytes) -> Watched | CutFrame:
-    """An event of a watch, or the end of it."""
+    """Decode an event of a watch, or the frame that ends it."""
     decoder: msgspec.json.Decoder[Any] = _recorded if content.startswith(b'{"seq"') else _live
     found: Watched | CutFrame = _decode(decoder, content)
     return found
 
 
 def read(kind: type[T], content: bytes) -> T:
-    """The body of a reply."""
+    """Decode the body of a reply."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
@@ -243,7 +243,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], content: bytes) -> Any:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError:
-        # Seldom: something in it stands for a file.
+        # Seldom: it has a reference in place of a file.
         try:
             return msgspec.convert(_with_empty_files(msgspec.json.decode(content)), decoder.type)
         except msgspec.ValidationError as error:
@@ -253,7 +253,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], content: bytes) -> Any:
 
 
 def _with_empty_files(value: Any) -> Any:
-    """References to files, as files without bytes."""
+    """Turn references to files into files without bytes."""
     if isinstance(value, list):
         return [_with_empty_files(each) for each in value]
     if not isinstance(value, dict):
@@ -266,7 +266,7 @@ def _with_empty_files(value: Any) -> Any:
 
 def not_understood(error: Exception) -> WorldError:
     return WorldError(
-        f"the server said something that this version does not know ({error}); use the same "
+        f"the server sent something that this version does not understand ({error}); use the same "
         "version on both sides",
         retryable=False,
     )

@@ -1,4 +1,4 @@
-"""`McpServer`: one server as it is configured. Plain data, checked when it is made."""
+"""`McpServer`: the configuration of a server. Plain data, checked when it is made."""
 
 import os
 import re
