@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bargein.client import Client, Disconnected, Session
-from bargein.client.wire import GuestsReply, read
+from bargein.client.wire import read
 from bargein.contracts.event import MessageAccepted, Recorded
+from bargein.contracts.guests import SharedView
 from bargein.errors import BargeinError
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.runtime.directory_lock import owner_of
@@ -286,7 +287,7 @@ class Screens:
         shared = await program.client.connection.ask(
             "list_guests", params={"session": program.session.id}
         )
-        return read(GuestsReply, shared).address
+        return read(SharedView, shared).address
 
     async def _invite(self) -> str:
         from tests.client.test_guests import invite

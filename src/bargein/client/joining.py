@@ -6,13 +6,14 @@ import aiohttp
 
 from bargein.client.address import Address
 from bargein.client.problems import Disconnected, error_of
-from bargein.client.wire import JoinedReply, read
+from bargein.client.wire import read
+from bargein.contracts.guests import Joined
 from bargein.errors import UserError
 
 JOIN_S = 30.0
 
 
-async def join(address: Address) -> JoinedReply:
+async def join(address: Address) -> Joined:
     """Uses up the invitation in the address. Raises `Unauthenticated` if it was used before."""
     if address.code is None:
         raise UserError(f"{address.url}: an invitation has #join=... behind the address")
@@ -28,7 +29,7 @@ async def join(address: Address) -> JoinedReply:
                 body = await response.read()
                 if response.status >= 400:
                     raise error_of(response.status, body)
-                return read(JoinedReply, body)
+                return read(Joined, body)
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
             raise UserError(
                 f"{address.url} shows an unknown certificate; compare it with the SHA-256 that "

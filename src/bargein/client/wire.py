@@ -142,41 +142,6 @@ class TranscriptReply(msgspec.Struct, frozen=True):
     messages: tuple[ModelMessage, ...]
 
 
-class GuestReply(msgspec.Struct, frozen=True):
-    name: str
-    approves: bool
-
-
-class GuestsReply(msgspec.Struct, frozen=True):
-    """The guests of a session and the address at which they come in; empty if it is not shared."""
-
-    address: str = ""
-    fingerprint: str = ""
-    guests: tuple[GuestReply, ...] = ()
-    waiting: tuple[str, ...] = ()
-    here_only: bool = False
-
-
-class InvitedReply(msgspec.Struct, frozen=True):
-    """`address` works once, for the guest `name`."""
-
-    address: str
-    name: str
-    shared: GuestsReply
-
-
-class UnsharedReply(msgspec.Struct, frozen=True):
-    guests: tuple[str, ...]
-
-
-class JoinedReply(msgspec.Struct, frozen=True):
-    """The answer to an invitation: a guest's token for one session."""
-
-    token: str
-    session: str
-    principal: str
-
-
 class StoppedReply(msgspec.Struct, frozen=True):
     receipts: tuple[Receipt, ...]
 

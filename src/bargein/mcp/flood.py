@@ -1,4 +1,4 @@
-"""Reads a server that sends unwanted messages slowly, so that it does not hold up the event loop."""
+"""Reads a server that sends unwanted messages slowly, so that it does not hold up the loop."""
 
 import time
 from typing import Final

@@ -3,16 +3,11 @@ that opens an address on this machine."""
 
 from typing import TYPE_CHECKING
 
+from bargein.contracts.guests import Invited, SharedView, Unshared
 from bargein.server.access import DOOR
 from bargein.server.operation import NOTHING_STOPS, ApiRequest, Operation, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import (
-    GuestChange,
-    GuestWanted,
-    Invited,
-    SharedView,
-    Unshared,
-)
+from bargein.server.shapes import GuestChange, GuestWanted
 
 if TYPE_CHECKING:
     from bargein.server.guests import Guests

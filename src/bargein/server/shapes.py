@@ -481,45 +481,6 @@ class Whoami(msgspec.Struct, frozen=True):
     host: bool = False
 
 
-class GuestView(msgspec.Struct, frozen=True):
-    name: str
-    approves: bool
-
-
-class SharedView(msgspec.Struct, frozen=True):
-    """With whom a session is shared; all of it is empty if it is not. `fingerprint` is the SHA-256
-    of the certificate at `address`. `waiting` are those who have not used their invitation.
-    `here_only`: only this machine reaches the address."""
-
-    address: str = ""
-    fingerprint: str = ""
-    guests: tuple[GuestView, ...] = ()
-    waiting: tuple[str, ...] = ()
-    here_only: bool = False
-
-
-class Invited(msgspec.Struct, frozen=True):
-    """`address` works once, for `name`."""
-
-    address: str
-    name: str
-    shared: SharedView
-
-
-class Unshared(msgspec.Struct, frozen=True):
-    """The guests that are out now."""
-
-    guests: tuple[str, ...]
-
-
-class Joined(msgspec.Struct, frozen=True):
-    """What a guest gets for an invitation: a token for one session."""
-
-    token: str
-    session: str
-    principal: str
-
-
 class Ticket(msgspec.Struct, frozen=True):
     """Opens one socket of one session, once, within `valid_s`."""
 
