@@ -2,9 +2,9 @@
 
     {"channels": {"home": {"kind": "telegram", "token": "${TELEGRAM_TOKEN}"}}}
 
-`${VAR}` stands for a variable of the environment. A project's files name no channels: whoever may
-write them could let strangers in. Two channels never share a token, because a platform has one
-reader for each.
+`${VAR}` stands for a variable of the environment. A project's files cannot name channels, because
+anybody who can write them could let strangers in. Two channels never share a token, because a
+platform has one reader for each token.
 """
 
 import importlib

@@ -202,8 +202,8 @@ async def _pair(given: argparse.Namespace, file: ChannelsFile, rows: SqliteRows)
     print(await access.make_code(kind), flush=True)
     where = "in the group, to the bot" if given.group else "to the bot, in private"
     print(
-        f"Whoever sends this {where}, within {CODE_S / 60:.0f} minutes, may speak to it there. It "
-        "works once.",
+        f"A person who sends this {where} within {CODE_S / 60:.0f} minutes may speak to it there. "
+        "It works once.",
         file=sys.stderr,
     )
     return 0

@@ -92,8 +92,8 @@ class HttpTransport:
                     await self._client.close()
 
     async def _start_what_is_handed_over(self, tasks: TaskGroup) -> None:
-        """Tasks are started here and not by callers: a task belongs to the context it is started
-        in, and would be stopped with the call of whoever handed it over."""
+        """Starts the tasks of messages in the owner's task. A task that a caller started would
+        belong to the caller's context, and would be stopped with its call."""
         while not self._why_lost:
             while self._handed_over:
                 job = self._handed_over.popleft()

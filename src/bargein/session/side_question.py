@@ -2,8 +2,8 @@
 
 What holds:
 
-- Nothing else notices: the turn goes on, no message is taken, no tool runs, and neither question
-  nor answer is in the log or in the model's later view. Only the usage is counted, in the session.
+- It has no effect on the session: the turn goes on, no message is taken, no tool runs, and neither
+  question nor answer is in the log or in the model's later view. Only its usage is counted.
 - The copy is the conversation as it is now, with the text that is streaming; calls that run have
   the result "still running".
 - A side question has a bound of time and of tokens, and a session has at most a few at once.

@@ -53,7 +53,7 @@ class Activity:
     """`stopping`: a stop was requested and its end is not on the screen yet. `unanswered`: the
     user's words in a turn that failed or crashed, to ask again. `receipt` is the last receipt
     shown, `failure` the last error. `asides` are the side questions that are being answered.
-    `own_senders`: by these names whoever sits here is known; None if that is not known yet."""
+    `own_senders`: the senders that stand for this terminal's user; None if not known yet."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -111,7 +111,7 @@ class Activity:
         return "\n".join(each.text for each in known if each is not None and not each.is_news)
 
     def author_of(self, sender: str) -> str:
-        """Returns who wrote a message; empty if it was whoever sits here, or nobody knows."""
+        """Returns who wrote a message; empty if this terminal's user did, or if nobody knows."""
         mine = self.own_senders
         return "" if not sender or mine is None or sender in mine else harmless(sender)
 

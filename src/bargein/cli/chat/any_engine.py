@@ -44,7 +44,7 @@ class AnyEngine(Protocol):
 
     @property
     def own_senders(self) -> frozenset[str]:
-        """The senders of messages that are the words of whoever sits at this terminal."""
+        """The senders that stand for the user of this terminal."""
         ...
 
     @property

@@ -30,7 +30,7 @@ class DiscordRefusal(Exception):
 
 
 class FakeDiscord(ChatService):
-    """The gateway delivers to whoever is connected, and forgets it. It asks for a heartbeat to
+    """The gateway delivers to the connected bot, and keeps nothing. It asks for a heartbeat to
     learn how far the bot has come."""
 
     name = "discord"
