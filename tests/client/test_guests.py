@@ -20,6 +20,7 @@ from bargein.client.wire import read
 from bargein.contracts.event import MessageAccepted
 from bargein.contracts.guests import Invited, Joined, SharedView, Unshared
 from bargein.errors import UserError
+from bargein.mcp.overview import McpOverview, ServerStatus
 from bargein.models.script import Answer, Say
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.server.gateway import Settings
@@ -215,6 +216,38 @@ async def test_a_server_for_one_principal_alone_admits_its_guests(tmp_path: Path
         assert (await stage.ask("GET", path, token=anna.token))[0] == 401
         with pytest.raises(Disconnected):
             await join(parse_address(address, shared.fingerprint))
+
+
+class OwnersServers:
+    """An `McpSource` with one server, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def mcp_overview(self, principal: str | None = None) -> McpOverview:
+        return McpOverview((ServerStatus("secrets", "not started", "https://intern.example/mcp"),))
+
+    async def mcp_prompt(self, name: str, words: str = "", principal: str = "") -> str:
+        self.asked.append(principal)
+        return "the text"
+
+
+async def test_a_guest_learns_nothing_of_the_owners_mcp_servers_and_starts_none(
+    tmp_path: Path,
+) -> None:
+    async with serving([], tmp_path) as stage:
+        stage.gateway.mcp = servers = OwnersServers()
+        stage.gateway.guests = guests = Guests(stage.gateway, tmp_path, address="127.0.0.1")
+        guests.begin(stage.server)
+        session = (await stage.new_session()).rpartition("/")[2]
+        address, shared = await guests.invite(session, "Anna")
+        anna = await join(parse_address(address, shared.fingerprint))
+        prompt = "/v1/mcp/prompts/mcp__secrets__all"
+        assert (await stage.get("/v1/mcp", token=anna.token))["servers"] == []
+        assert (await stage.ask("POST", prompt, {}, token=anna.token))[0] == 404
+        assert servers.asked == []
+        assert len((await stage.get("/v1/mcp"))["servers"]) == 1
+        assert await stage.post(prompt, {}) == {"text": "the text"}
 
 
 @pytest.mark.parametrize("broken", ["{", '{"place": {"host": "127.0.0.1", "port": 0, "pem": "x"}}'])

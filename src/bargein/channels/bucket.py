@@ -1,8 +1,9 @@
-"""Limits the calls for one chat: all of them, previews and typing too, come out of one bucket."""
+"""Limits the calls for one chat: all of them, previews and typing too, come out of one bucket. And
+limits the calls of a bot in all chats together, where the platform does."""
 
 import anyio
 
-from bargein.channels.contract import ChatRate
+from bargein.channels.contract import ChatRate, RetryLater
 
 
 class Bucket:
@@ -27,3 +28,27 @@ class Bucket:
 
     def take(self) -> None:
         self._tokens -= 1
+
+
+class Pace:
+    """The calls in all chats together, for a platform that counts them. A call too many is refused
+    here and never made; each gets a time of its own to come back, so that they do not come
+    together."""
+
+    def __init__(self, per_s: float) -> None:
+        self._gap_s = 1 / per_s
+        self._bucket = Bucket(ChatRate(per_s, max(1, int(per_s))))
+        self._next = 0.0
+
+    def hold(self, seconds: float) -> None:
+        """The platform refuses calls in every chat for so long."""
+        self._bucket.hold(seconds)
+
+    def admit(self) -> None:
+        wait_s = self._bucket.wait_s()
+        if wait_s <= 0:
+            self._bucket.take()
+            return
+        now = anyio.current_time()
+        self._next = max(self._next + self._gap_s, now + wait_s)
+        raise RetryLater(self._next - now)

@@ -174,14 +174,16 @@ class Traits(Value, frozen=True):
     message. `rate` is the rate of a private chat, and of a group unless there is a `group_rate`.
     `edits`: a message can be changed. `previews`: the platform has its own means of showing text
     that is still being written (`Channel.preview`); without it, previews are edits, if there are
-    `edits`. `previews_stay`: such a preview is a message, to which `Channel.edit` gives the final
-    words. `replies`: people can reply to a certain message, which `Update.target` names."""
+    `edits`. A preview disappears `preview_lasts_s` after it was shown last. `previews_stay`: such a
+    preview is a message, to which `Channel.edit` gives the final words. `replies`: people can reply
+    to a certain message, which `Update.target` names."""
 
     text_max: int = 4000
     keyed: bool = False
     key_lasts_s: float = float("inf")
     edits: bool = True
     previews: bool = False
+    preview_lasts_s: float = float("inf")
     previews_stay: bool = False
     replies: bool = True
     rate: ChatRate = ChatRate()

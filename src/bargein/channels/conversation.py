@@ -473,7 +473,7 @@ class ChatConversation:
             return
         self._replying += 1
         try:
-            await self._ledger.keep_piece(self.session_id, piece)
+            await self._ledger.keep_reply(self.session_id, piece, self.chat, key)
         finally:
             self._replying -= 1
         if outbox.rows.setdefault(piece.key, piece) is piece:

@@ -43,6 +43,8 @@ TYPING_S = 4.0
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
 LEFT_FOR_OTHERS = 1
+PREVIEW_SHARE = 2 / 3
+"""After this part of its time a preview is shown again."""
 
 
 class Preview(Value, frozen=True):
@@ -85,6 +87,7 @@ class Outbox:
         self._pieces: deque[Piece | AllSent] = deque()
         self._preview: Preview | None = None
         self._shown = ""
+        self._shown_at = float("-inf")
         self._open_preview = ""
         """The key of a preview that is a message, and that nobody has ended yet."""
         self._typing_at = float("-inf")
@@ -154,12 +157,22 @@ class Outbox:
         waits = []
         if self._open_preview and not self._still_written:
             waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
-        if self._preview is not None and self._preview.text != self._shown:
-            waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
+        if self._preview is not None:
+            waits.append(max(self._preview_due_s, self._bucket.wait_s(LEFT_FOR_OTHERS)))
         if self.working:
             since = self._typing_at + TYPING_S - anyio.current_time()
             waits.append(max(since, self._bucket.wait_s(LEFT_FOR_OTHERS)))
         return min(waits, default=None)
+
+    @property
+    def _preview_due_s(self) -> float:
+        """When the preview is to be shown: now if its text is new, else before it disappears."""
+        if self._preview is None or self._preview.text != self._shown:
+            return 0.0
+        if not self._native:
+            return float("inf")
+        again_s = self._channel.traits.preview_lasts_s * PREVIEW_SHARE
+        return self._shown_at + again_s - anyio.current_time()
 
     async def _one(self, settled: Callable[[AllSent], Awaitable[None]]) -> bool:
         """Do the next thing. Returns False if there is nothing to do yet."""
@@ -177,7 +190,7 @@ class Outbox:
         if self._open_preview and not self._still_written:
             await self._end_preview()
             return True
-        if self._preview is not None and self._preview.text != self._shown:
+        if self._preview is not None and self._preview_due_s <= 0:
             await self._send_preview(self._preview)
             return True
         if self.working and anyio.current_time() >= self._typing_at + TYPING_S:
@@ -311,7 +324,7 @@ class Outbox:
         return self._preview is not None and self._preview.key == self._open_preview
 
     async def _send_preview(self, preview: Preview) -> None:
-        self._shown = preview.text
+        self._shown, self._shown_at = preview.text, anyio.current_time()
         text = split(preview.text, self._channel.traits.text_max - 2)[0]
         known = self.rows.get(preview.key)
         unsent = known is None or known.state is PieceState.WAITING
@@ -351,7 +364,7 @@ class Outbox:
         except NotDelivered as error:
             # This chat takes no previews of the kind; nothing was sent.
             self._failed(str(error))
-            self._native = False
+            self._native, self._shown = False, ""
             if unsent:
                 await self._keep(_replace(piece, state=PieceState.WAITING))
             return
@@ -361,7 +374,7 @@ class Outbox:
         finally:
             self.busy = False
         if shown is None:
-            self._native = False
+            self._native, self._shown = False, ""
             await self._keep(_replace(piece, state=PieceState.WAITING))
         elif unsent:
             self._open_preview = preview.key
@@ -375,7 +388,9 @@ class Outbox:
 
     async def _show(self, key: str, text: str) -> None:
         shown = await self._channel.preview(self._chat, self._named(key), text)
-        self._native = shown is not None
+        if shown is None:
+            # This text goes out as an edit, also if no other follows.
+            self._native, self._shown = False, ""
 
     def _named(self, key: str) -> str:
         return f"{self._session}.{key}"

@@ -236,6 +236,12 @@ class Ledger:
     async def keep_piece(self, session: str, piece: Piece) -> None:
         await self._put("piece", piece, session, piece.key)
 
+    async def keep_reply(self, session: str, piece: Piece, chat: ChatAddress, key: str) -> None:
+        """Keep a reply, and that what it replies to is done: delivered again later, when the reply
+        is forgotten, it gets no other."""
+        done = self._row("heard", Heard(command=True), chat.id, key)
+        await self.rows.put([self._row("piece", piece, session, piece.key), done])
+
     async def settle(
         self,
         known: KnownChat,

@@ -69,7 +69,9 @@ async def _challenge(http: aiohttp.ClientSession, server: McpServer, config: Con
         ) as answer:
             return answer.headers.get("WWW-Authenticate", "")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        why = str(error) or type(error).__name__
+        is_silent = isinstance(error, TimeoutError)
+        said = str(error) or type(error).__name__
+        why = f"it did not answer in {PROBE_S:g} s" if is_silent else said
         raise McpError(server.name, f"{server.url} cannot be reached: {why}") from error
 
 

@@ -5,6 +5,7 @@ run in a sandbox without network, which no approval can open; they see no folder
 and no home directory. If the sandbox cannot hold all that, sessions get no commands, only files.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _PLAIN: Final = re.compile(r"(?!x-)[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 _OTHERS: Final = ("/home", "/root", "/srv", "/mnt", "/media", "/var/www", "/var/backups")
 # So that the commands of one person leave the others enough of the machine.
 _LIMITS: Final = {"limits.memory_megabytes": 2048, "limits.processes": 512}
+_SPELT_MAX: Final = 200
 _SOURCE: Final = "several principals"
 
 INSTRUCTIONS: Final = """\
@@ -44,8 +46,18 @@ def place_of(home: Path, principal: str) -> SessionPlace | None:
     """Returns the place of a principal's sessions; None for a session without an owner."""
     if not principal:
         return None
-    name = principal if _PLAIN.match(principal) else f"x-{principal.encode().hex()[:200]}"
-    return SessionPlace(str(home / PEOPLE / name))
+    return SessionPlace(str(home / PEOPLE / _folder_name(principal)))
+
+
+def _folder_name(principal: str) -> str:
+    """Returns a name that no other principal has."""
+    if _PLAIN.match(principal):
+        return principal
+    spelt = principal.encode().hex()
+    if len(spelt) <= _SPELT_MAX:
+        return f"x-{spelt}"
+    # Too long for a file system.
+    return f"x-sha256-{hashlib.sha256(principal.encode()).hexdigest()}"
 
 
 def agent_for_person(
@@ -76,7 +88,10 @@ def closed_in(config: Config) -> Config:
         "sandbox.outside": "never",
         "sandbox.writable": (),
         "sandbox.network": "none",
+        "sandbox.hosts": (),
         "sandbox.mcp": "off",
+        # The operator's keys are for the operator's own commands.
+        "tools.environment_allowed": (),
         "sandbox.hidden": tuple(dict.fromkeys([*config.texts("sandbox.hidden"), *hidden])),
     }
     values |= {key: value for key, value in _LIMITS.items() if config[key] is None}

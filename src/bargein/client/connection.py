@@ -23,12 +23,19 @@ from io import BytesIO
 from typing import Any
 
 import aiohttp
+import anyio
 import msgspec
 
 from bargein.cancel._loops import end_task
 from bargein.client.address import Address
 from bargein.client.commands import AskedCommand, FirstCommand, Resend
-from bargein.client.problems import Disconnected, Unanswered, Unauthenticated, error_of
+from bargein.client.problems import (
+    Disconnected,
+    Unanswered,
+    Unauthenticated,
+    error_of,
+    unreachable,
+)
 from bargein.client.watches import WireWatch
 from bargein.client.wire import (
     CutFrame,
@@ -43,6 +50,8 @@ from bargein.errors import BargeinError, UserError, WorldError
 
 PATIENCE_S = 60.0
 CONNECT_S = 10.0
+ANSWER_S = 30.0
+"""How long a server may take from the connection to its first word."""
 CLOSE_S = 1.0
 HEARTBEAT_S = 15.0
 """After so long without a frame the client pings the server."""
@@ -104,7 +113,8 @@ class ServerConnection:
         try:
             error = await self._greeted
         except BaseException:
-            await self.close()
+            with anyio.CancelScope(shield=True):
+                await self.close()
             raise
         if error is not None:
             await self.close()
@@ -277,9 +287,26 @@ class ServerConnection:
             await self._more.wait()
 
     async def _connect_and_serve(self) -> None:
+        async with asyncio.timeout(ANSWER_S) as patience:
+            socket = await self._connect()
+            async with socket:
+                writing = asyncio.create_task(self._write(socket))
+                try:
+                    async for message in socket:
+                        if message.type is aiohttp.WSMsgType.TEXT:
+                            self._take(message.data)
+                        if self.hello is not None:
+                            # From here on the heartbeat notices a server that is gone.
+                            patience.reschedule(None)
+                finally:
+                    failure = await end_task(writing)
+                if failure is not None and not isinstance(failure, LOST):
+                    raise failure
+
+    async def _connect(self) -> aiohttp.ClientWebSocketResponse:
         assert self._http is not None
         try:
-            socket = await self._http.ws_connect(
+            return await self._http.ws_connect(
                 self._address.socket_url,
                 heartbeat=HEARTBEAT_S,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
@@ -294,16 +321,6 @@ class ServerConnection:
             raise UserError(
                 f"{self._address.url} does not show the certificate that it should: {why}"
             ) from why
-        async with socket:
-            writing = asyncio.create_task(self._write(socket))
-            try:
-                async for message in socket:
-                    if message.type is aiohttp.WSMsgType.TEXT:
-                        self._take(message.data)
-            finally:
-                failure = await end_task(writing)
-            if failure is not None and not isinstance(failure, LOST):
-                raise failure
 
     async def _refusal(self, status: int) -> BargeinError:
         """Return why the server refused the handshake. A WebSocket client cannot read the body of
@@ -431,10 +448,7 @@ class ServerConnection:
             watch.fail(error)
 
     def _unreachable(self, error: Exception) -> Disconnected:
-        where = self._address.unix or self._address.url
-        return Disconnected(
-            f"{where} cannot be reached: {str(error) or type(error).__name__}", retryable=True
-        )
+        return unreachable(str(self._address.unix or self._address.url), error)
 
     @property
     def _ssl(self) -> Any:

@@ -1,8 +1,10 @@
 """The errors of a client: the engine's own, rebuilt from the codes of the API, and a few that only
 a network can cause."""
 
+import os
 from collections.abc import Callable
 
+import aiohttp
 import msgspec
 
 from bargein.contracts.store import SessionUnreadable, StoreFailed
@@ -80,3 +82,19 @@ def error_of(status: int, body: bytes) -> BargeinError:
         return make(problem.detail)
     words = problem.detail or f"the server answered with status {status} and without a reason"
     return UserError(words) if 400 <= status < 500 else _retryable(words)
+
+
+def unreachable(where: str, error: Exception) -> Disconnected:
+    """The error for a server with which no connection can be made, or was made and is lost."""
+    if isinstance(error, TimeoutError):
+        why = "it does not answer"
+    elif (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and (number := error.os_error.errno or 0) > 0
+    ):
+        # The text of a failed connect repeats the address.
+        why = os.strerror(number)
+    else:
+        why = str(error) or type(error).__name__
+    words = f"{where} cannot be reached: {why}. Is Bargein running there, and is the address right?"
+    return Disconnected(words, retryable=True)

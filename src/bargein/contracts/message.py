@@ -53,7 +53,8 @@ class QuestionPolicy(StrEnum):
     REFUSE = "refuse"
     """The call is denied. The model reads that nobody can answer, and goes on."""
     ALLOW = "allow"
-    """The call runs. The answer to any other question is that nobody can answer."""
+    """The call runs. The answer to any other question is that nobody can answer. It holds as long
+    as all words of the turn are from one sender; then questions wait."""
 
 
 class Attachment(Value, frozen=True):

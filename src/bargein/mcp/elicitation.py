@@ -16,6 +16,7 @@ from bargein.calls.text import one_line
 from bargein.calls.words import NOBODY_ANSWERS
 from bargein.contracts.tool import Question
 from bargein.contracts.visible import visible
+from bargein.mcp.wire import parse_number
 
 Ask = Callable[[Question], Awaitable[str]]
 
@@ -192,6 +193,5 @@ def _number(field: Mapping[str, Any], text: str) -> float | int:
 
 
 def _bound(field: Mapping[str, Any], name: str, otherwise: float) -> float:
-    value = field.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value is not None else otherwise
+    value = parse_number(field.get(name))
+    return value if value is not None else otherwise

@@ -81,7 +81,7 @@ def offered(server: McpServer, listed: Iterable[Mapping[str, Any]]) -> ListedToo
             why = f"there are more than {TOOLS_MAX} tools"
         if why:
             left_out.append(f"{one_line(name)}: {why}")
-            _log.warning("MCP server %s: tool %s is left out: %s", server.name, name, why)
+            _log.warning("MCP server %s: a tool is left out: %s", server.name, left_out[-1])
             continue
         tool = _listed(server, name, each, taken)
         taken.add(tool.offered_as)

@@ -24,6 +24,7 @@ from bargein.mcp.errors import McpError, Rejected, ServerDown
 from bargein.mcp.life import ServerLife
 from bargein.mcp.pending import Late
 from bargein.mcp.results import call_result
+from bargein.mcp.wire import parse_number
 
 if TYPE_CHECKING:
     from bargein.mcp.servers import McpServers
@@ -68,9 +69,8 @@ def task_in(server: str, result: Mapping[str, Any], task: str = "") -> TaskState
     status = result.get("status")
     if not isinstance(named, str) or not named or not isinstance(status, str):
         raise McpError(server, "it answered with a task that has no id or no status")
-    poll_ms = result.get("pollIntervalMs")
-    is_number = isinstance(poll_ms, int | float) and not isinstance(poll_ms, bool)
-    poll_s = float(poll_ms) / 1000 if is_number and poll_ms is not None else POLL_S
+    poll_ms = parse_number(result.get("pollIntervalMs"))
+    poll_s = poll_ms / 1000 if poll_ms is not None else POLL_S
     final, error, asked = result.get("result"), result.get("error"), result.get("inputRequests")
     return TaskState(
         named,

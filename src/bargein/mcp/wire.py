@@ -93,6 +93,16 @@ def parse_object(raw: msgspec.Raw) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def parse_number(value: object) -> float | None:
+    """The number in a parsed JSON value; None if it is none, or larger than a float can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 class Outgoing(msgspec.Struct, frozen=True):
     """A message of ours. `name` and `headers` are what HTTP repeats of it for routers."""
 

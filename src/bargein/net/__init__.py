@@ -1,1 +1,2 @@
-"""The parts that all clients of HTTP here share: server-sent events and name lookups."""
+"""The parts that all clients of HTTP here share: server-sent events, name lookups, and which
+addresses are public."""

@@ -5,6 +5,7 @@ secrets and the sockets of services are hidden, and there is no network unless i
 `docs/sandbox.md` says what holds by which means. Called on the loop.
 """
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from bargein.sandbox.protected_paths import git_folders, hidden_paths, shown_in_
 _OWN_SETTINGS: Final = ("bargein.toml", ".mcp.json")
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _TOLD: Final = 5
+_NAME_CHARS_MAX: Final = 80
 # The first version of Landlock that keeps abstract sockets out of reach, in Linux 6.12.
 _SCOPED: Final = 6
 _ASK: Final = " To make a submodule or git hooks, use outside=true: the user is asked."
@@ -161,7 +163,11 @@ class CommandSandbox:
 
     def _tmp_of(self, session_id: str) -> str:
         """One for a session and its sub-agents, kept until the program ends."""
-        name = session_id.partition("/")[0].encode().hex()[:80] or "none"
+        root = session_id.partition("/")[0].encode()
+        name = root.hex() or "none"
+        if len(name) > _NAME_CHARS_MAX:
+            # Of a thread in a chat, say: where the names differ may be far behind.
+            name = hashlib.sha256(root).hexdigest()
         folder = self._folder / name
         with suppress(FileExistsError):
             folder.mkdir()

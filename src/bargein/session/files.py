@@ -58,7 +58,7 @@ class SessionFiles:
         self._worked_for = ""
 
     def work_with(self, checkpoints: Checkpoints | None) -> None:
-        """Calls that run now are saved where they work."""
+        """Calls that run now are saved where they work; files go back where they were changed."""
         self._next = checkpoints
         if self.is_idle:
             self.checkpoints = checkpoints
@@ -77,6 +77,8 @@ class SessionFiles:
         restored, self._restored = self._restored, Latch() if begins else None
         if restored is not None:
             restored.set()
+        if self.is_idle:
+            self.checkpoints = self._next
 
     def takes_up_restore(self) -> bool:
         """Returns False if somebody is at it: a second restore could meet the next turn."""

@@ -20,7 +20,6 @@ import msgspec
 
 from bargein.calls.text import one_line
 from bargein.mcp.oauth.discovery import (
-    BODY_BYTES_MAX,
     REQUEST_S,
     AuthorizationServer,
     Challenge,
@@ -32,6 +31,7 @@ from bargein.mcp.oauth.discovery import (
 )
 from bargein.mcp.oauth.kept import KeptToken, RegisteredClient
 from bargein.mcp.server import McpServer
+from bargein.mcp.wire import parse_number
 
 OFFLINE: Final = "offline_access"
 _BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
@@ -189,7 +189,7 @@ class OAuthFlow:
                 proxy=self._proxy,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_S),
             ) as answer:
-                found = read_object(await answer.content.read(BODY_BYTES_MAX)) or {}
+                found = await read_object(answer) or {}
                 if answer.status in (200, 201):
                     return found
                 code = str(found.get("error") or f"HTTP {answer.status}")
@@ -202,15 +202,14 @@ class OAuthFlow:
     def _token_in(self, found: Mapping[str, Any], kept: KeptToken) -> KeptToken:
         access = found.get("access_token")
         kind = str(found.get("token_type") or "bearer")
-        if not isinstance(access, str) or not access or kind.lower() != "bearer":
+        if not isinstance(access, str) or not _is_token(access) or kind.lower() != "bearer":
             raise OAuthFailed(self._name, f"{_host(kept.token_endpoint)} gave no bearer token")
-        lasts_s = found.get("expires_in")
-        usable = isinstance(lasts_s, int | float) and not isinstance(lasts_s, bool)
+        lasts_s = parse_number(found.get("expires_in"))
         return msgspec.structs.replace(
             kept,
             access=access,
             refresh=str(found.get("refresh_token") or kept.refresh),
-            expires_at=time.time() + float(lasts_s) if usable and lasts_s is not None else 0.0,
+            expires_at=time.time() + lasts_s if lasts_s is not None else 0.0,
         )
 
 
@@ -270,6 +269,11 @@ def _code_in(name: str, came: str, state: str, at: AuthorizationServer) -> str:
 def _s256(verifier: str) -> str:
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _is_token(text: str) -> bool:
+    """Whether it can go into a header."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 def _host(address: str) -> str:
