@@ -87,10 +87,10 @@ CLOSED = {
 THREADS = (10, 11, 12)
 WORDS = [{"type": 3, "name": "words", "description": "what to say", "required": False}]
 COMMANDS: list[dict[str, Any]] = [
-    {"name": "stop", "description": "stop the answer; what waits is held"},
-    {"name": "queue", "description": "answer this after what runs", "options": WORDS},
+    {"name": "stop", "description": "stop the answer and hold the waiting messages"},
+    {"name": "queue", "description": "answer this after the running turn", "options": WORDS},
     {"name": "redirect", "description": "stop what runs and answer this", "options": WORDS},
-    {"name": "continue", "description": "let what is held go on"},
+    {"name": "continue", "description": "release the held messages"},
     {"name": "undo", "description": "take back the last turn"},
     {"name": "status", "description": "what is going on"},
     {"name": "new", "description": "begin a new conversation"},

@@ -164,7 +164,7 @@ class AttachedEngine:
         if not await anyio.to_thread.run_sync(
             partial(reach_host, self._host_of), abandon_on_cancel=True
         ):
-            raise UserError(f"there can be no host of {self._host_of.home} here")
+            raise UserError(f"no host can run for {self._host_of.home} here")
 
     async def __aexit__(
         self,

@@ -68,7 +68,7 @@ class McpServer:
             raise wrong(
                 f"the MCP server {self.name}",
                 {"command": self.command, "url": self.url},
-                "give a command or a url, and not both",
+                "give either a command or a url",
             )
         for name in ("args", "disabled_tools", "enabled_tools"):
             _check_list(self, name)

@@ -255,7 +255,9 @@ class McpAgentServer:
         if named is not None:
             check_texts(session=named)
         if self._turns >= TURNS_MAX:
-            raise UserError(f"{self._turns} tasks are under way, and no more may; wait for one")
+            raise UserError(
+                f"{self._turns} tasks are under way, which is the limit; wait for a result"
+            )
         assert self._tasks is not None
         turn = ServedTurn(await self._open_session(named))
         self._turns += 1

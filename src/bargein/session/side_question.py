@@ -152,7 +152,8 @@ def _begin(engine: "SessionEngine", actor: "Actor", question_id: str | None) -> 
     running = [run_id for session, run_id in engine.side_runs if session == actor.session_id]
     if len(running) >= SIDE_AT_ONCE_MAX:
         raise UserError(
-            f"{len(running)} side questions are being answered, and no more may be; wait for one"
+            f"{len(running)} side questions are being answered, which is the limit; "
+            "wait for an answer"
         )
     # Never given twice: a late stop for one that is over must not reach another one.
     question_id = question_id or f"b{token_hex(ID_BYTES)}"
