@@ -1,5 +1,5 @@
-"""What happens in the session on the screen: its picture, timed by the terminal's own clock, and
-what the terminal remembers beside it.
+"""The state of the session on the screen: its picture, with times of the terminal's own clock, and
+what only the terminal knows.
 
 The drawing and the plain terminal both read this. Pure.
 """

@@ -1,4 +1,4 @@
-"""What the terminal needs of an engine beside its sessions.
+"""The interface of an engine for the terminal, besides its sessions.
 
 `bargein.Engine` is one, in this process. `bargein.cli.attached` has the other, for an engine that
 another process runs. The terminal is written once, against this.
