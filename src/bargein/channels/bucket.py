@@ -1,5 +1,5 @@
-"""How many calls a chat may get: one bucket for all of them, previews and typing included. And how
-many a platform takes in all chats together."""
+"""Limits the calls for one chat: all of them, previews and typing too, come out of one bucket. And
+limits the calls of a bot in all chats together, where the platform does."""
 
 import anyio
 

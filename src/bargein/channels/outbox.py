@@ -1,16 +1,16 @@
-"""What goes out to one chat: in order, within its rate, each piece once.
+"""Sends messages to one chat: in order, within its rate, each piece once.
 
 Four rules:
 
-- A piece has a row before it is sent and after. `SENDING` without a platform id is an outcome that
-  nobody knows: it is sent again under the same key where the platform has keys, in the same words,
-  and with a mark where it has none or may have forgotten it. A piece with a platform id is changed
-  by an edit, which may be repeated. A preview that is a message has such a row too.
+- A piece has a row before and after it is sent. `SENDING` without a platform id is an unknown
+  outcome: the piece is sent again, in the same words under the same key if the platform has keys,
+  and with a mark if it has none or may have forgotten it. A piece with a platform id is changed by
+  an edit, which may be repeated. A preview that is a message has such a row too.
 - Replies to commands go before answers, answers before previews. All of them, and typing, come out
   of one bucket; previews and typing leave one call free and are dropped when there is none.
-- After a stop nothing of the stopped turn is sent. A call that is on its way is let finish, because
-  only then it is known what became of it.
-- An answer is never dropped for a rate limit. It waits.
+- After a stop nothing of the stopped turn is sent. A call in flight may finish, because only then
+  its outcome is known.
+- An answer is never dropped because of a rate limit. It waits.
 """
 
 import logging

@@ -31,8 +31,8 @@ class DiscordRefusal(Exception):
 
 
 class FakeDiscord(ChatService):
-    """The gateway delivers to whoever is connected, and keeps what it has delivered in a session
-    for who resumes that. It asks for a heartbeat to learn how far the bot has come."""
+    """The gateway delivers to the connected bot. It keeps what it has delivered in a session, for a
+    bot that resumes it. It asks for a heartbeat to learn how far the bot has come."""
 
     name = "discord"
     alice = Person("11", "Alice")
