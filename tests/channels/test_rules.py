@@ -8,12 +8,14 @@ import anyio
 from bargein.channels import words
 from bargein.channels.access import ChannelAccess
 from bargein.channels.contract import ChatAddress, ChatKind, ChatRate, Update, UpdateKind
+from bargein.channels.conversation import LANE_MAX
 from bargein.channels.hub import HEARD_S
 from bargein.channels.outbox import Outbox, Preview
 from bargein.channels.rows import Ledger, MemoryRows
 from bargein.models.script import Answer, Call, Say, Wait
 from bargein.testing.channel_conformance import ChannelScene, FakePlatform
 from bargein.testing.seeded import Seeded, run_seeded
+from tests.channels.test_faults import SlowRows
 
 ALICE, PRIVATE = FakePlatform.alice, FakePlatform.private
 
@@ -192,5 +194,46 @@ def test_what_was_heard_is_forgotten_after_a_month() -> None:
             await scene.sees("Hello.", count=2)
             await scene.quiet()
             assert not [key for key, _ in await rows.scan("heard") if key.endswith(first)]
+
+    run_seeded(main, 1)
+
+
+def test_a_reply_that_takes_long_is_sent_though_nothing_else_goes_on() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        scene.rows = rows = SlowRows("piece")
+        await scene.pair()
+        async with scene.program([]):
+            await platform.say(PRIVATE, ALICE, "/undo")
+            await rows.waits.wait()
+            await scene.quiet()
+            rows.gate.set()
+            await scene.sees("Not undone")
+
+    run_seeded(main, 1)
+
+
+def test_a_stop_finds_room_where_too_much_waits() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        scene.rows = rows = SlowRows("heard", key="p2")
+        await scene.pair()
+        async with scene.program([Answer([Say("One. "), Wait("on"), Say("Late.")])]):
+            await platform.say(PRIVATE, ALICE, "Begin")
+            await scene.model.gate("on").reached()
+            for _ in range(LANE_MAX + 1):
+                await platform.say(PRIVATE, ALICE, "And this")
+            await rows.waits.wait()
+            (refused,) = await scene.sees("Not taken")
+            assert "too much waits" in refused.text
+            await platform.say(PRIVATE, ALICE, "/stop")
+            await scene.quiet()
+            actor = scene.engine.actor_in_memory(scene.session)
+            assert actor is not None
+            assert actor.turn is None
+            assert len(await scene.sees("Not taken")) == 1
+            assert scene.hub.statuses()["fake"].unhandled == LANE_MAX + 1
 
     run_seeded(main, 1)
