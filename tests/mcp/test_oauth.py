@@ -256,6 +256,11 @@ def test_a_challenge_is_read() -> None:
     assert read_challenge("Basic realm=x").scope == ""
 
 
+def test_no_challenge_takes_long_to_read() -> None:
+    # It took time by the square of its length, while nobody else was served.
+    assert read_challenge("a" * 1_000_000 + ' scope="a"').scope == "a"
+
+
 def test_a_token_knows_when_it_ends() -> None:
     token = KeptToken("a", expires_at=time.time() + 10)
     assert token.usable
