@@ -29,42 +29,20 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerSoFar, CallOutput, OutputSoFar, TextDelta
 from bargein.contracts.model import Text
 from bargein.contracts.place import SessionPlace
-from bargein.models.script import Call, Pause, Say
+from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
 from bargein.runtime.placed_agent import PlacedAgent
 from bargein.session.sending import Busy
 from bargein.session.session import Session, TooLate
 from bargein.testing.engine_invariants import check_log
+from tests.checkpoints.engines import engine_of, shell
 from tests.session.world import SOON, WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
 
 Kind = TypeVar("Kind")
 WORK = "echo theirs > kept.txt; echo new > made; mkdir deep; echo ready; sleep 60"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "kept.txt").write_text("mine\n")
-    return place
-
-
-def engine_of(workspace: Path, script: object) -> Engine[str]:
-    model = ScriptedModel(script)  # type: ignore[arg-type]
-    agent = Agent(model, workspace=workspace, mode="full")
-    return Engine(agent, home=workspace.parent / "home")
-
-
-def shell(command: str) -> Call:
-    return Call("terminal", {"command": command})
 
 
 async def works(session: Session[str], words: str = "go") -> None:

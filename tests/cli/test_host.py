@@ -19,7 +19,7 @@ from bargein.cli.hosting import READY, STARTING_FILE, UNFIT, UNFIT_FILE
 from bargein.client import Client
 from bargein.runtime.data_directory import DOOR_FILE, owner_listens
 from bargein.runtime.directory_lock import DirectoryLock, Owner, owner_of
-from tests.cli.screen import CTRL_D, DOWN, ESCAPE, PROGRAM, WAIT_S, Screen
+from tests.cli.screen import CTRL_D, DOWN, ESCAPE, PROGRAM, WAIT_S, Screen, typed_late
 
 SCRIPT = """
 repeat = true
@@ -240,8 +240,9 @@ def test_a_session_belongs_to_its_folder(hosted: Hosted) -> None:
     other = hosted.open("-c", "--all", folder="there")
     other.wait_for("This session works in")
     other.wait_for("waits for you")
-    time.sleep(0.6)  # a question counts as read after half a second
-    other.type("1\r")
+    # A question counts as read after half a second.
+    other.wait_until(lambda: typed_late(other, "1", "Enter answers: "), "the answer")
+    other.type("\r")
     other.wait_ready()
     place = f"it works in {hosted.folder / 'here'}"
     assert "".join(place.split()) in "".join(other.text.split()), "where it works, also if it wraps"

@@ -144,6 +144,61 @@ async def test_a_sign_in_without_pkce_is_refused(tmp_path: Path) -> None:
         assert server.asked == []
 
 
+async def test_metadata_that_come_in_pieces_are_read_to_their_end(tmp_path: Path) -> None:
+    # More than a connection buffers at once.
+    more = {"service_documentation": "x" * 200_000}
+    async with oauth_server(more_metadata=more) as server, at_home(server, tmp_path, visit) as home:
+        assert text_of(await home.call(ECHO)) == "an answer"
+
+
+async def test_a_time_larger_than_any_number_is_no_time(tmp_path: Path) -> None:
+    async with oauth_server(lasts_s=10**400) as server:
+        async with at_home(server, tmp_path, visit) as home:
+            assert text_of(await home.call(ECHO)) == "an answer"
+        found = kept(server, tmp_path)
+        assert found is not None
+        assert found.expires_at == 0.0
+
+
+async def test_an_address_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    visited: list[str] = []
+
+    async def shown(url: str) -> str:
+        visited.append(url)
+        return await visit(url)
+
+    evil = "https://127.0.0.1/\x1b]0;owned\x07"
+    async with oauth_server(more_metadata={"authorization_endpoint": evil}) as server:
+        async with at_home(server, tmp_path, shown) as home:
+            error = home.servers.status()[0].error
+        assert visited == []
+        assert error.isprintable()
+        assert "has characters that no address has" in error
+
+
+async def test_a_token_that_no_header_can_have_is_refused(tmp_path: Path) -> None:
+    async with oauth_server(more_granted={"access_token": "a\r\nX-Evil: 1"}) as server:
+        async with at_home(server, tmp_path, visit) as home:
+            assert "gave no bearer token" in home.servers.status()[0].error
+        assert kept(server, tmp_path) is None
+
+
+async def test_a_server_that_demands_ever_more_does_not_fill_the_file(tmp_path: Path) -> None:
+    async with oauth_server() as server:
+        async with at_home(server, tmp_path, visit):
+            pass
+        async with at_home(server, tmp_path) as home:
+            for number in range(5):
+                server.call_needs = (f"a{number}" + "x" * 2000,)
+                result = await home.call(ECHO)
+                assert "it wants more (a" in text_of(result)
+                assert len(text_of(result)) < 1000
+        found = kept(server, tmp_path)
+        assert found is not None
+        assert found.scope.split()[-1] == server.call_needs[0]
+        assert len(found.scope) <= 2 * 2002
+
+
 async def test_an_answer_of_another_sign_in_is_refused(tmp_path: Path) -> None:
     async def misled(url: str) -> str:
         return (await visit(url)).replace("state=", "state=x")

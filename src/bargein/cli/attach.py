@@ -1,4 +1,4 @@
-"""`bargein attach URL`: this terminal, and a server elsewhere. What runs there goes on when the
+"""`bargein attach URL`: uses a server elsewhere from this terminal. Work there goes on when the
 terminal leaves."""
 
 import argparse
@@ -10,6 +10,7 @@ from getpass import getpass
 from bargein.cli.attached import AttachedEngine
 from bargein.cli.chat import converse
 from bargein.cli.chat.any_engine import AnyEngine
+from bargein.cli.chat.paint import harmless
 from bargein.cli.event_loop import run_in_loop
 from bargein.client.address import parse_address
 from bargein.errors import UserError
@@ -30,8 +31,9 @@ def main(given: argparse.Namespace, config: Config) -> int:
         joined = run_in_loop(join, address)
         token, resume = joined.token, joined.session
         invited_to = joined.session
-        print(TAKEN.format(name=joined.principal, token=token), file=sys.stderr)
-    token = token or _asked()
+        print(harmless(TAKEN.format(name=joined.principal, token=token)), file=sys.stderr)
+    if not token and address.unix is None:
+        token = _asked()
 
     def open_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
         return AttachedEngine(

@@ -170,7 +170,7 @@ class Deed(Stops):
             self._record.blame(10, f"{sent.message} {sent.disposition}, log: {accepted}")
 
     async def _result(self, sent: Sent) -> None:
-        """Law 3: whoever waits learns how the turn ended that took the message."""
+        """Law 3: a caller that waits gets the result of the turn that took the message."""
         try:
             result = await sent.result()
         except TurnFailed:
@@ -247,7 +247,7 @@ class Deed(Stops):
             await session.answer(question, text, by=self._user.name)
 
     async def compact(self, action: plans.CompactSession) -> None:
-        """Law 3: whoever asked for it learns how the turn ended that did nothing else."""
+        """Law 3: the caller gets the result of the turn that did nothing but compact."""
         session = await self._open()
         try:
             result = await session.compact(by=self._user.name)
