@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bargein.cli.hosting import LOG_FILE
 from bargein.client import Client, Disconnected, Session
-from bargein.client.wire import GuestsReply, read
+from bargein.client.wire import read
 from bargein.contracts.event import MessageAccepted, Recorded
+from bargein.contracts.guests import SharedView
 from bargein.errors import BargeinError
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.runtime.directory_lock import owner_of
@@ -319,7 +320,7 @@ class Screens:
         shared = await program.client.connection.ask(
             "list_guests", params={"session": program.session.id}
         )
-        return read(GuestsReply, shared).address
+        return read(SharedView, shared).address
 
     async def _invite(self) -> str:
         from tests.client.test_guests import invite

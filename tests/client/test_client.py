@@ -21,8 +21,8 @@ from bargein.client import (
     TooLate,
     TurnFailed,
     Unauthenticated,
+    connection,
 )
-from bargein.client import connection
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled, TurnStarted
 from bargein.contracts.live import AnswerSoFar, TextDelta
 from bargein.contracts.message import Attachment, Disposition, QuestionPolicy

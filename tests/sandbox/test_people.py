@@ -115,7 +115,7 @@ async def test_nobody_can_allow_a_command_to_leave(outside: Path) -> None:  # no
 async def test_what_the_operators_own_commands_get_is_not_for_others(
     outside: Path,  # noqa: F811
 ) -> None:
-    connect = "import socket; socket.create_connection((\"127.0.0.1\", 3128), 5)"
+    connect = 'import socket; socket.create_connection(("127.0.0.1", 3128), 5)'
     look = f"echo [$OF_THE_OPERATOR_TOKEN$http_proxy]; python3 -c '{connect}' 2>&1 | tail -1"
     async with opened(outside, ("terminal", {"command": look})) as engine:
         said = text_of(await result_of(await engine.session("alice-1"))).splitlines()

@@ -1,4 +1,4 @@
-"""`bargein attach URL`: this terminal, and a server elsewhere. What runs there goes on when the
+"""`bargein attach URL`: uses a server elsewhere from this terminal. Work there goes on when the
 terminal leaves."""
 
 import argparse

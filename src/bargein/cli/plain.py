@@ -301,7 +301,7 @@ class PlainChat:
             case StepOpened():
                 self._end_line()
             case MessageTaken(message=message) if not message.is_news:
-                # Whoever sits here has just typed their own.
+                # This terminal's user has just typed their own messages.
                 if author := self.talk.activity.author_of(message.message.sender):
                     self._say(f"{author} says: {harmless(message.text)}")
             case QuestionOpened(question=asked):

@@ -1,5 +1,5 @@
-"""What happens in the session on the screen: its picture, timed by the terminal's own clock, and
-what the terminal remembers beside it.
+"""The state of the session on the screen: its picture, with times of the terminal's own clock, and
+what only the terminal knows.
 
 The drawing and the plain terminal both read this. Pure.
 """
@@ -55,7 +55,7 @@ class Activity:
     """`stopping`: a stop was requested and its end is not on the screen yet. `unanswered`: the
     user's words in a turn that failed or crashed, to ask again. `receipt` is the last receipt
     shown, `failure` the last error. `asides` are the side questions that are being answered.
-    `own_senders`: by these names whoever sits here is known; None if that is not known yet."""
+    `own_senders`: the senders that stand for this terminal's user; None if not known yet."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -145,7 +145,7 @@ class Activity:
         return "\n".join(each.text for each in known if each is not None and not each.is_news)
 
     def author_of(self, sender: str) -> str:
-        """Returns who wrote a message; empty if it was whoever sits here, or nobody knows."""
+        """Returns who wrote a message; empty if this terminal's user did, or if nobody knows."""
         mine = self.own_senders
         return "" if not sender or mine is None or sender in mine else harmless(sender)
 

@@ -1,4 +1,4 @@
-"""What a reopened session shows of its past. Pure.
+"""Shows the past of a session that is reopened. Pure.
 
 It shows the user's own words, not what was added for the model, and each call by what it did and
 how it ended.
