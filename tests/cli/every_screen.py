@@ -406,7 +406,8 @@ class Screens:
         for program in self.programs:
             self._catch_up(program, log[-1].seq)
             assert program.seqs == list(range(1, log[-1].seq + 1))
-            assert shown(program.events, session.id) == shown(log, session.id)
+            seen, kept = shown(program.events, session.id), shown(log, session.id)
+            assert seen == kept, f"{seen}\n{kept}"
         picture = Picture(session.id)
         for each in log:
             picture.apply(each)

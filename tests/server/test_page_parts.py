@@ -90,6 +90,25 @@ HISTORY = """async (texts) => {
   return history.slice(0, -1).map(({ kind, text }) => [kind, text]);
 }"""
 
+# What still runs when the program died before the log had a call that live events showed.
+LOST = """async () => {
+  const { emptySession, reduce } = await import("/static/js/state/session.js");
+  const { runningCalls } = await import("/static/js/state/calls.js");
+  const live = { type: "step_began", turn: "t1", kind: "tool", name: "ask", call_id: "c1" };
+  const entries = [
+    { seq: 1, at: 1, event: { type: "turn_started", turn: "t1", messages: [] } },
+    live,
+    { seq: 2, at: 2, event: { type: "turn_settled", turn: "t1", outcome: "crashed" } },
+  ];
+  const counts = [];
+  let state = emptySession("s", 0);
+  for (const entry of entries) {
+    state = reduce(state, entry, 1000);
+    counts.push(runningCalls(state).length);
+  }
+  return counts;
+}"""
+
 # The same text in pieces, as it streams, against all of it at once.
 STREAMED = """async ([text, places]) => {
   const { markdownView } = await import("/static/js/text/markdown.js");
@@ -121,6 +140,10 @@ def test_what_the_model_was_told_is_not_shown_as_the_users_words(
     tab: Visit, texts: list[str], shown: list[list[str]]
 ) -> None:
     assert tab.page.evaluate(HISTORY, texts) == shown
+
+
+def test_a_call_that_a_crash_kept_out_of_the_log_does_not_run_for_ever(tab: Visit) -> None:
+    assert tab.page.evaluate(LOST) == [0, 1, 0]
 
 
 def test_a_table_and_a_code_block(tab: Visit) -> None:

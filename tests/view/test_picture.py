@@ -144,6 +144,15 @@ def test_what_a_crash_lost_of_an_answer_is_known_to_who_saw_it() -> None:
     assert (answer.text, answer.unkept) == ("One", " two")
 
 
+def test_a_call_that_a_crash_kept_out_of_the_log_ends_with_its_turn() -> None:
+    feed = Feed()
+    feed(TurnStarted("t1", ()), MODEL, StepBegan("t1", StepKind.TOOL, "ask", "c1", "Which?"))
+    assert list(feed.picture.calls) == ["c1"]
+    feed(TurnSettled("t1", TurnOutcome.CRASHED))
+    assert feed.picture.calls == {}
+    assert feed.picture.turns["t1"].calls == []
+
+
 def test_a_void_answer_begins_anew() -> None:
     feed = Feed()
     feed(TurnStarted("t1", ()), MODEL, TextDelta("t1", "Wro"), AnswerVoid("t1", "503", 0.1, "m"))

@@ -54,6 +54,7 @@ from bargein.view.changes import (
     UsageAdded,
 )
 from bargein.view.shown import (
+    CallState,
     MessageFate,
     ShownInterrupt,
     ShownMessage,
@@ -182,8 +183,13 @@ def _settled(picture: "Picture", event: TurnSettled) -> Changes:
         if message in picture.messages and picture.messages[message].waits_for is WaitsFor.STEER:
             # The turn did not take this steer, so the next turn takes it first.
             picture.messages[message].waits_for = WaitsFor.NEXT
-    for call in turn.calls:
-        drop_output(picture.calls[call])
+    for call in [*turn.calls]:
+        known = picture.calls[call]
+        drop_output(known)
+        if not known.listed and known.state is not CallState.BACKGROUND:
+            # Only live events had it: the program died before the log did.
+            turn.calls.remove(call)
+            del picture.calls[call]
     unsaid = [answer for answer in turn.saying if answer.words]
     turn.saying, turn.steps, turn.heard_ahead = [], [], None
     if event.outcome is TurnOutcome.COMPLETED:

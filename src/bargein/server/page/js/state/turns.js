@@ -56,12 +56,20 @@ function settled(state, event, { at }) {
   const next = {
     ...state,
     messages: steersToNext(state),
+    calls: callsInLog(state.calls, turn),
     turns: { ...state.turns, [turn]: over },
     items: outcome === "completed" ? state.items : [...state.items, ...unsaid, item],
     live: state.live.filter((each) => each.turn !== turn),
   };
   const same = state.turn === turn ? { ...next, turn: null, phase: "idle" } : next;
   return hidden ? hide(same, turn) : same;
+}
+
+// Drops the calls of a turn that only live events had: the program died before the log did.
+function callsInLog(calls, turn) {
+  const isLost = (call) => call.turn === turn && !call.listed && call.status !== "background";
+  const kept = Object.entries(calls).filter(([, call]) => !isLost(call));
+  return kept.length === Object.keys(calls).length ? calls : Object.fromEntries(kept);
 }
 
 // A steer that no step took becomes the next message.
