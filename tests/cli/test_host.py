@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -255,6 +256,11 @@ def test_a_session_belongs_to_its_folder(hosted: Hosted) -> None:
     other.enter("where now")
     other.wait_for("that is where")
     assert str(hosted.folder / "here") in other.text
+    other.wait_ready()
+    other.type(CTRL_D)
+    other.exit_code()
+    # -c would look for a session of this folder.
+    assert re.search(r"bargein --resume (\S+) goes on here \(session \1\)", other.text)
 
 
 def run(hosted: Hosted, *arguments: str) -> subprocess.CompletedProcess[str]:
