@@ -211,7 +211,10 @@ async def test_what_says_nothing_is_no_message() -> None:
             platform._happened({"message": {**said, "pinned_message": {"message_id": 1}}})
             await scene.quiet()
             assert not scene.model.requests
-            others = ({"sticker": {"emoji": "👍"}}, {"location": {"latitude": 1.0}})
+            others: list[dict[str, Any]] = [
+                {"sticker": {"emoji": "👍"}},
+                {"location": {"latitude": 1.0}},
+            ]
             for number, (what, text) in enumerate(zip(others, ("👍", "(a location)"), strict=True)):
                 message = {**said, "message_id": 5000 + number, **what}
                 platform._happened({"message": message})

@@ -25,11 +25,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     made = tmp_path / "work"
     made.mkdir()
@@ -104,7 +99,7 @@ async def test_after_its_death_there_is_another(root: Path) -> None:
         first = await keeper.save()
         assert keeper._service is not None
         os.kill(keeper._service.pid, signal.SIGKILL)
-        with anyio.move_on_after(1):
+        with anyio.fail_after(WITHIN_S):
             while keeper._service.exit is None:  # noqa: ASYNC110 - the exit tells nobody else
                 await anyio.sleep(0.01)
         assert await keeper.save() == first

@@ -29,42 +29,20 @@ from bargein.contracts.event import (
 from bargein.contracts.live import AnswerSoFar, CallOutput, OutputSoFar, TextDelta
 from bargein.contracts.model import Text
 from bargein.contracts.place import SessionPlace
-from bargein.models.script import Call, Pause, Say
+from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
 from bargein.runtime.placed_agent import PlacedAgent
 from bargein.session.sending import Busy
 from bargein.session.session import Session, TooLate
 from bargein.testing.engine_invariants import check_log
+from tests.checkpoints.engines import engine_of, shell
 from tests.session.world import SOON, WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
 
 Kind = TypeVar("Kind")
 WORK = "echo theirs > kept.txt; echo new > made; mkdir deep; echo ready; sleep 60"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "kept.txt").write_text("mine\n")
-    return place
-
-
-def engine_of(workspace: Path, script: object) -> Engine[str]:
-    model = ScriptedModel(script)  # type: ignore[arg-type]
-    agent = Agent(model, workspace=workspace, mode="full")
-    return Engine(agent, home=workspace.parent / "home")
-
-
-def shell(command: str) -> Call:
-    return Call("terminal", {"command": command})
 
 
 async def works(session: Session[str], words: str = "go") -> None:
@@ -372,7 +350,7 @@ async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
         async def hang(keeper: Keeper, line: bytes) -> bytes:
             if b'"do": "undo"' in line:
                 hangs.set()
-                await anyio.sleep(WITHIN_S)
+                await anyio.sleep_forever()
             return await exchange(keeper, line)
 
         patch.setattr(Keeper, "_exchange", hang)
@@ -385,7 +363,7 @@ async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
             await session.send("otherwise", mode="rollback")
             await hangs.wait()
             began_at = anyio.current_time()
-        assert anyio.current_time() - began_at < WITHIN_S / 2
+        assert anyio.current_time() - began_at < WITHIN_S
     assert (workspace / "made").exists()
     async with engine_of(workspace, [[Say("done")]]) as engine:
         session = await engine.session("s")

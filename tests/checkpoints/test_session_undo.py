@@ -14,38 +14,16 @@ from bargein.contracts.checkpoint import FileFate
 from bargein.contracts.event import FilesChanged, FilesRestored
 from bargein.contracts.live import CallOutput, OutputSoFar
 from bargein.errors import UserError
-from bargein.models.script import Call, Pause, Say
+from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
 from bargein.session.reply import SessionGone
 from bargein.session.session import Session, TooLate
+from tests.checkpoints.engines import engine_of, shell
 from tests.checkpoints.test_rollback import HeldUndo
 from tests.session.world import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "kept.txt").write_text("mine\n")
-    return place
-
-
-def engine_of(workspace: Path, script: object) -> Engine[str]:
-    model = ScriptedModel(script)  # type: ignore[arg-type]
-    agent = Agent(model, workspace=workspace, mode="full")
-    return Engine(agent, home=workspace.parent / "home")
-
-
-def shell(command: str) -> Call:
-    return Call("terminal", {"command": command})
 
 
 async def said(session: Session[str], words: str) -> None:

@@ -17,16 +17,16 @@ from bargein.client.address import parse_address
 from bargein.client.commands import Resend
 from bargein.client.joining import join
 from bargein.client.session import Session
-from bargein.client.wire import GuestsReply, InvitedReply, JoinedReply, UnsharedReply, read
+from bargein.client.wire import read
 from bargein.cluster.certificate import certificate_of, fingerprint_of, make_pem
 from bargein.contracts.event import MessageAccepted
+from bargein.contracts.guests import Invited, Joined, SharedView, Unshared
 from bargein.errors import UserError
 from bargein.mcp.overview import McpOverview, ServerStatus
 from bargein.models.script import Answer, Say
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.server.gateway import Settings
 from bargein.server.guests import FILE, Guests, open_file, parse_place
-from bargein.server.shapes import SharedView
 from tests.server.program import Program
 from tests.server.stage import WITHIN_S, serving
 from tests.session.world import until
@@ -52,15 +52,15 @@ async def ask(client: Client, do: str, body: Mapping[str, Any], **params: str) -
     return await client.connection.ask(do, params=params, body=body, again=Resend.SAME)
 
 
-async def invite(client: Client, session: Session, name: str = "") -> InvitedReply:
-    return read(InvitedReply, await ask(client, "invite_guest", {"name": name}, session=session.id))
+async def invite(client: Client, session: Session, name: str = "") -> Invited:
+    return read(Invited, await ask(client, "invite_guest", {"name": name}, session=session.id))
 
 
-async def joined_by(invited: InvitedReply) -> JoinedReply:
+async def joined_by(invited: Invited) -> Joined:
     return await join(parse_address(invited.address, invited.shared.fingerprint))
 
 
-def as_guest(invited: InvitedReply, token: str) -> Client:
+def as_guest(invited: Invited, token: str) -> Client:
     return Client(
         invited.shared.address,
         token=token,
@@ -166,11 +166,11 @@ async def test_unshare_puts_everybody_out_and_closes_the_address(tmp_path: Path)
                         group.start_soon(until_out)
                         await seen.wait()
                         out = await ask(owner, "unshare_session", {}, session=session.id)
-                        assert read(UnsharedReply, out).guests == ("guest",)
+                        assert read(Unshared, out).guests == ("guest",)
             with pytest.raises(Disconnected):
                 await joined_by(unused)
             shared = await ask(owner, "list_guests", {}, session=session.id)
-            assert read(GuestsReply, shared) == GuestsReply()
+            assert read(SharedView, shared) == SharedView()
             # The turn was not theirs alone.
             assert (await session.interrupt()).status == "stopped"
 

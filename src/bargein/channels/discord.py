@@ -4,10 +4,10 @@ A direct message is a private chat, a channel of a server a group; a thread is a
 `enforce_nonce` makes the nonce an idempotency key for the few minutes that Discord remembers it.
 
 A connection that broke is resumed: the gateway delivers again what was not durable here. It keeps
-that for a short while. So the cursor is the last message of each channel that was handed over, and
-at every new session of the gateway's the bot first asks each of them for what came later. An edit
-that was made meanwhile is not seen. Presses and slash commands fail visibly in Discord while the
-bot is away.
+that for a short while only. So the cursor has the last message handed over from each channel, and
+when the gateway begins a new session the bot first asks each channel for later messages. It does
+not see edits made meanwhile. While the bot is away, Discord shows people that presses and slash
+commands fail.
 
 Discord counts the calls of a bot in all chats together, and shuts out an address that makes too
 many: calls above `CALLS_PER_S` are refused here.
@@ -87,10 +87,10 @@ CLOSED = {
 THREADS = (10, 11, 12)
 WORDS = [{"type": 3, "name": "words", "description": "what to say", "required": False}]
 COMMANDS: list[dict[str, Any]] = [
-    {"name": "stop", "description": "stop the answer; what waits is held"},
-    {"name": "queue", "description": "answer this after what runs", "options": WORDS},
+    {"name": "stop", "description": "stop the answer and hold the waiting messages"},
+    {"name": "queue", "description": "answer this after the running turn", "options": WORDS},
     {"name": "redirect", "description": "stop what runs and answer this", "options": WORDS},
-    {"name": "continue", "description": "let what is held go on"},
+    {"name": "continue", "description": "release the held messages"},
     {"name": "undo", "description": "take back the last turn"},
     {"name": "status", "description": "what is going on"},
     {"name": "new", "description": "begin a new conversation"},
@@ -402,20 +402,20 @@ class DiscordChannel:
     async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
         nonce = hashlib.sha256(message.key.encode()).hexdigest()[:25]
         body = {**_content(message), "nonce": nonce, "enforce_nonce": True}
-        self._admit()
+        self._admit(hint=message.preview)
         sent = await self._call("POST", f"/channels/{_place(chat)}/messages", body)
         return str(sent["id"])
 
     async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         path = f"/channels/{_place(chat)}/messages/{platform_id}"
-        self._admit()
+        self._admit(hint=message.preview)
         await self._call("PATCH", path, _content(message))
 
     async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
         return None
 
     async def typing(self, chat: ChatAddress) -> None:
-        self._admit()
+        self._admit(hint=True)
         await self._call("POST", f"/channels/{_place(chat)}/typing", {})
 
     async def fetch(self, offer: Offer, bytes_max: int) -> bytes:
@@ -429,10 +429,10 @@ class DiscordChannel:
                     raise NotDelivered(f"it has more than {bytes_max} bytes")
         return bytes(data)
 
-    def _admit(self) -> None:
+    def _admit(self, *, hint: bool) -> None:
         if self._pace is None:
             self._pace = Pace(self._calls_per_s)
-        self._pace.admit()
+        self._pace.admit(hint=hint)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._http is None:

@@ -56,6 +56,8 @@ VALUE_MAX = 2000
 BATCH_MAX = 100
 UNKNOWN = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
 BAD_TOKEN = ("invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive")
+READS = ("users.info",)
+"""Methods that take no JSON."""
 SAID = (None, "file_share", "thread_broadcast", "me_message")
 
 
@@ -246,7 +248,7 @@ class SlackChannel:
                 self._names.clear()
             try:
                 with anyio.fail_after(NAME_S):
-                    profile = (await self._call("users.info", reads=True, user=user))["user"]
+                    profile = (await self._call("users.info", user=user))["user"]
             except (WorldError, SlackApiError, aiohttp.ClientError, TimeoutError):
                 return user
             self._names[user] = profile.get("real_name") or profile.get("name") or user
@@ -349,14 +351,13 @@ class SlackChannel:
             )
         return self._client
 
-    async def _call(
-        self, method: str, *, token: str = "", reads: bool = False, **arguments: Any
-    ) -> Any:
-        """Says what a refusal means. Anything else that goes wrong leaves the outcome unknown.
-        Methods that only read take no JSON."""
+    async def _call(self, method: str, *, token: str = "", **arguments: Any) -> Any:
+        """Says what a refusal means. Anything else that goes wrong leaves the outcome unknown."""
         client = self._opened()
         headers = {"Authorization": f"Bearer {token or self._token}"}
-        given: Any = {"params": arguments, "http_verb": "GET"} if reads else {"json": arguments}
+        given: Any = {"json": arguments}
+        if method in READS:
+            given = {"params": arguments, "http_verb": "GET"}
         try:
             answer = await client.api_call(method, headers=headers, **given)
         except SlackApiError as refusal:

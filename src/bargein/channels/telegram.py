@@ -1,8 +1,8 @@
 """Telegram: the Bot API over HTTP, by long polling, or by a webhook if there is an address for one.
 
-Telegram keeps the cursor: it forgets an update when the next number is asked for. So no number is
-kept here. After a start Telegram says which was the first that nobody confirmed, also for another
-bot, and after a week of silence, when its numbers begin anew.
+Telegram keeps the cursor: asking for the next number confirms an update. So Bargein stores none.
+After a start Telegram begins with the first update that nobody confirmed, even for another bot, and
+even after a week of silence, when its numbers start anew.
 
 A group that becomes a supergroup gets another number, and its messages are counted anew. It stays
 the chat that it was, with its pairings and its session: only this adapter knows the new number, and

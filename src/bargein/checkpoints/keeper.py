@@ -1,11 +1,11 @@
-"""The way to the snapshots of one workspace from an event loop.
+"""Takes and uses the snapshots of one workspace, for callers in an event loop.
 
-A child process of ours does the work, so that the loop never waits for a disk. It lives in a
-containment in which the data directory can be seen, and dies with us. It is started when it is
-first needed, and again if it died. Requests go one at a time.
+A child process does the work, so that the loop never waits for a disk. It runs in a containment
+that can see the data directory, and dies with this program. It starts when it is first needed, and
+again if it died. Requests go one at a time.
 
-A request that takes longer than its bound ends the child: the caller gets an error and no file was
-changed, or an undo is finished by the next child. Cancelling a caller ends its wait alone.
+If a request takes longer than its bound, the child is killed and the caller gets an error: either
+no file was changed, or the next child finishes the undo. Cancelling a caller ends its wait alone.
 """
 
 import json

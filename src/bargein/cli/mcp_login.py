@@ -45,7 +45,11 @@ async def logout(server: McpServer, config: Config) -> int:
         told = await authorizer.sign_out(http)
     if told is None:
         raise UserError(f"you are not signed in to {server.name}")
-    more = "" if told else "; the server was not told, the token ends by itself"
+    more = (
+        ""
+        if told
+        else "; the server could not revoke the token, which stays valid until it expires"
+    )
     print(f"signed out of {server.name}{more}")
     return 0
 

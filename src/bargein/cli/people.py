@@ -1,8 +1,8 @@
-"""A folder and a sandbox for each person who uses a server together with others.
+"""Gives each person who shares a server with others a folder and a sandbox of their own.
 
 Every session of a principal works in that principal's folder below the data directory. Its commands
-run in a sandbox that nobody can leave, without network, and see neither the folders of the others
-nor anybody's home. Where the sandbox does not hold all that, there are no commands, only files.
+run in a sandbox without network, which no approval can open; they see no folder of other principals
+and no home directory. If the sandbox cannot hold all that, sessions get no commands, only files.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from bargein.runtime.placed_agent import PlacedAgent
 from bargein.runtime.settings import Value
 
 _PLAIN: Final = re.compile(r"(?!x-)[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
-# Where a machine keeps what belongs to somebody.
+# Directories in which a machine keeps people's files.
 _OTHERS: Final = ("/home", "/root", "/srv", "/mnt", "/media", "/var/www", "/var/backups")
-# One person's command must not take the machine from the others.
+# So that the commands of one person leave the others enough of the machine.
 _LIMITS: Final = {"limits.memory_megabytes": 2048, "limits.processes": 512}
 _SPELT_MAX: Final = 200
 _SOURCE: Final = "several principals"
@@ -37,12 +37,13 @@ happened or not."""
 
 
 def make_folder(home: Path) -> None:
-    """Before the first command starts: what is not there then stays hidden."""
+    """Makes the folder of all people. Call it before the first command starts, because only folders
+    that exist then can be hidden."""
     (home / PEOPLE).mkdir(mode=0o700, exist_ok=True)
 
 
 def place_of(home: Path, principal: str) -> SessionPlace | None:
-    """Where the sessions of a principal work; None for a session that nobody owns."""
+    """Returns the place of a principal's sessions; None for a session without an owner."""
     if not principal:
         return None
     return SessionPlace(str(home / PEOPLE / _folder_name(principal)))
@@ -62,8 +63,8 @@ def _folder_name(principal: str) -> str:
 def agent_for_person(
     config: Config, place: SessionPlace, environment: Mapping[str, str]
 ) -> PlacedAgent:
-    """`runtime.placed_agent.AgentOf`. No file in the folder changes a setting: the person's agent
-    can write there."""
+    """Makes the agent for a person's folder (a `runtime.placed_agent.AgentOf`). No file in the
+    folder changes a setting, because the person's agent can write there."""
     del environment
     folder = Path(place.workspace)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -78,9 +79,9 @@ def agent_for_person(
 
 
 def closed_in(config: Config) -> Config:
-    """The settings of the server, with a sandbox that cannot be left."""
+    """Returns the server's settings, with a sandbox that no approval can open."""
     others = [*_OTHERS, config.environment.get("HOME", ""), os.getcwd(), str(config.home)]
-    # Not a whole system: a server that was started in / hides nothing by that.
+    # A server that was started in / must not hide the whole system.
     hidden = [path for path in others if path.count("/") > 1 or path in _OTHERS]
     values: dict[str, Value] = {
         "sandbox.commands": "on",
@@ -99,7 +100,7 @@ def closed_in(config: Config) -> Config:
 
 
 def describe(report: SandboxReport | None, count: int) -> str:
-    """For the operator, at the start of the server."""
+    """Returns what the operator reads at the start of the server."""
     if report is not None and report.holds:
         return (
             f"{count} principals have tokens, so each has a folder and a sandbox of its own, "

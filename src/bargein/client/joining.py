@@ -1,4 +1,4 @@
-"""How a guest comes into a shared chat: the code of an invitation becomes a token, once."""
+"""Exchanges the code of an invitation to a shared chat for a guest's token. It works once."""
 
 from contextlib import ExitStack
 
@@ -6,14 +6,15 @@ import aiohttp
 
 from bargein.client.address import Address
 from bargein.client.problems import error_of, unreachable
-from bargein.client.wire import JoinedReply, read
+from bargein.client.wire import read
+from bargein.contracts.guests import Joined
 from bargein.errors import UserError
 
 JOIN_S = 30.0
 ANSWER_BYTES_MAX = 64 * 1024
 
 
-async def join(address: Address) -> JoinedReply:
+async def join(address: Address) -> Joined:
     """Uses up the invitation in the address. Raises `Unauthenticated` if it was used before."""
     if address.code is None:
         raise UserError(f"{address.url}: an invitation has #join=... behind the address")
@@ -36,11 +37,11 @@ async def join(address: Address) -> JoinedReply:
                     body += piece
                 if response.status != 200:
                     raise error_of(response.status, bytes(body))
-                return read(JoinedReply, bytes(body))
+                return read(Joined, bytes(body))
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
             raise UserError(
-                f"{address.url} shows a certificate that is not known; give --fingerprint and the "
-                "SHA-256 that /share showed"
+                f"{address.url} shows an unknown certificate; compare it with the SHA-256 that "
+                "/share showed, and give that as --fingerprint"
             ) from why
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise unreachable(address.url, error) from error

@@ -1,5 +1,5 @@
-"""The errors of a client: those of the engine, rebuilt from the codes of the API, and a few that
-only a wire can cause."""
+"""The errors of a client: the engine's own, rebuilt from the codes of the API, and a few that only
+a network can cause."""
 
 import os
 from collections.abc import Callable
@@ -63,7 +63,7 @@ ERRORS: dict[str, Callable[[str], BargeinError]] = {
     "unavailable": lambda detail: StoreFailed(detail, retryable=True),
     "unreadable": _unreadable,
 }
-"""One for each code of the API."""
+"""Makes the error for each code of the API."""
 
 
 class _Problem(msgspec.Struct):
@@ -73,7 +73,7 @@ class _Problem(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes) -> BargeinError:
-    """The error that a refusal of the server stands for."""
+    """Return the error that a refusal of the server stands for."""
     try:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):

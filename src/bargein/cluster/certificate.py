@@ -1,8 +1,8 @@
-"""Certificates that nobody signs, believed because their fingerprint is known from elsewhere.
+"""Makes certificates without an authority. The other side knows the fingerprint beforehand.
 
-A node makes one for its life: it never leaves the process but for its public part, and the database
-names its fingerprint. The address of a shared chat has one in a file, and shows its fingerprint to
-its user. None of them has to be renewed.
+A node makes one at its start: the key stays in the process, and the database names the fingerprint.
+The address of shared chats keeps one in a file, and its user sees the fingerprint. Neither has to
+be renewed.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ def make_pem(
     valid_days: int = VALID_DAYS,
     extra: str = "postgres",
 ) -> str:
-    """Returns a new key with its certificate for these IP addresses. `extra` is what to install if
-    the library for it is not there."""
+    """Returns a new key with its certificate for these IP addresses. `extra` is the extra that the
+    error names if the library is missing."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

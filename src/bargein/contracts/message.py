@@ -70,8 +70,8 @@ HEARD_CHARACTERS_MAX = 2**53 - 1
 
 
 class HeardSoFar(Value, frozen=True):
-    """How much of what a turn said the user has heard or seen: the first `characters` code points
-    of all its text. What an earlier `HeardSoFar` of the turn cut off does not count."""
+    """How much of a turn's text the user has heard or seen: the first `characters` code points
+    of all its text, without the text that an earlier `HeardSoFar` of the turn cut off."""
 
     turn: str
     characters: int

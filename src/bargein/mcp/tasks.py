@@ -1,10 +1,9 @@
-"""The Tasks extension: a server answers a call with a task, which is asked for until it is over.
+"""The Tasks extension: a server answers a call with a task, which we poll until it is over.
 
-The task's id is stored with the call before the first poll (`CallContext.keep_note`). A connection
-that is lost meanwhile ends nothing: the task is asked for again over a new one. A stop is
-`tasks/cancel`, and the status after it says whether the server confirms it. After a crash
-`LostTasks` fetches the outcome; a task that still runs is cancelled first, because nobody waits for
-it any more. A call is never sent again.
+The task's id is stored with the call before the first poll (`CallContext.keep_note`). If the
+connection is lost meanwhile, polling goes on over a new one. A stop sends `tasks/cancel`, and the
+status after it shows whether the server confirms. After a crash `LostTasks` fetches the outcome; it
+first cancels a task that still runs, because no caller waits for it. A call is never sent again.
 
     working -> input_required -> working -> completed | failed | cancelled
 """
@@ -39,7 +38,7 @@ OVER: Final = ("completed", "failed", "cancelled")
 
 
 class TaskNote(msgspec.Struct, frozen=True):
-    """What a call stores: enough to find its task after a crash."""
+    """The note that a call stores, with which a restart finds its task."""
 
     server: str
     task: str

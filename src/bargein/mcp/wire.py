@@ -1,7 +1,7 @@
-"""JSON-RPC messages as they are on the wire. Pure.
+"""Encodes and decodes JSON-RPC messages. Pure.
 
-What a server sends is a stranger's: only the shape that is needed is read, and everything else is
-kept as raw JSON until somebody asks for it.
+A stranger wrote what a server sends. So only the outer fields are decoded; the rest stays raw JSON
+until a caller needs it.
 """
 
 from collections.abc import Mapping

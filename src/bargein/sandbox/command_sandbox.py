@@ -127,7 +127,7 @@ class CommandSandbox:
         self._untold += self._plants.end()
 
     def set_aside(self) -> str:
-        """What to tell about what commands planted for the user's git; empty if nothing."""
+        """Return a note about files that commands planted for the user's git; empty if none."""
         if not self._untold:
             return ""
         paths = ", ".join(os.path.relpath(path, self._workspace) for path in self._untold[:_TOLD])
@@ -175,7 +175,7 @@ class CommandSandbox:
         return str(folder)
 
     def hint(self, output: str) -> str:
-        """What to tell about a command that failed, if the sandbox may be why; else empty."""
+        """Return a note for a failed command if the sandbox may be the reason; else empty."""
         low = output[-20_000:].lower()
         if not any(sign in low for sign in _SIGNS):
             return ""

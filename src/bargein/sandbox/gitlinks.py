@@ -1,8 +1,8 @@
 """Reads from a git index which of its paths are repositories of their own.
 
-`git status` looks into each of them, by the configuration that it finds there. So a command that
-adds such a path to the index, and makes a repository there, has the user's next `git status` run
-a program. Only the index says which paths these are; git is not asked, for it would look already.
+`git status` enters each of these repositories and obeys its configuration. So a command could add
+such a path to the index and make a repository there, and the user's next `git status` would run a
+program. Only the index names these paths. We read it ourselves, because git would enter them.
 
 Nothing here changes anything; any thread.
 """

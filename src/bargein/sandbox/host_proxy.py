@@ -2,11 +2,11 @@
 
 A network namespace has a loopback of its own. Its first process (`process.helper.init`) makes a
 listening socket there and hands it to us through our door, a unix socket. So this proxy serves
-commands from outside of the namespace, and nothing of ours runs inside. When the namespace is gone,
-the connection to the door ends, and with it all that was served there.
+commands from outside of the namespace, and none of our code runs inside. When the namespace is
+gone, the connection to the door ends, and the proxy closes all connections from there.
 
-It speaks HTTP: `CONNECT`, and plain requests, one to a connection. Whatever asks for another host
-gets 403 with the reason. A program that does not use the proxy has no network.
+It speaks HTTP: `CONNECT`, and plain requests, one to a connection. A request for another host gets
+403 with the reason. A program that does not use the proxy has no network.
 
 Called on an asyncio loop. `async with HostProxy(hosts, folder)`: closing ends all connections.
 """

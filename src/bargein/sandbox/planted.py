@@ -1,12 +1,12 @@
-"""Sets aside what a command planted where no mount could keep it from doing so.
+"""Renames files that a command planted for the user's git, at paths that no mount can protect.
 
-A mount protects a file or folder that is there. Nothing can be mounted where nothing is, or on a
-symbolic link. So some paths, with which a command could have the user's next `git` run a program,
-are looked at when a command has ended: what is new there gets another name, and the caller tells
-the user. Until then it is in effect: whoever uses git while a command runs is not protected.
+A mount protects an existing file or folder. It cannot cover a path where nothing is yet, or a
+symbolic link. At some such paths a file makes the user's next `git` run a program. So we look at
+them when a command has ended, rename new files, and the caller tells the user. Until then the files
+are in effect: a user who runs git while a command runs is not protected.
 
-What the user does meanwhile is not undone: where git's own configuration, which no command can
-change, has changed, the user was at work in the repository, and new submodules stay.
+The user's own work is left alone: if git's own configuration has changed, which no command can do,
+the user was at work in the repository, and its new submodules stay.
 
 Called on the loop. Nothing here waits.
 """

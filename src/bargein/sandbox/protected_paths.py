@@ -1,4 +1,4 @@
-"""Which paths a sandbox hides, and which it protects inside of a workspace.
+"""Finds the paths that a sandbox hides, and those that it protects inside a workspace.
 
 Hidden are folders and files that hold secrets, and sockets through which another program would act
 for a command. Protected are files in a workspace that make the user's own programs run something:

@@ -233,7 +233,7 @@ async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
     replies={200: SideAnswer},
     problems=SEEN,
     kept=False,
-    disconnect="Stops nothing: it is answered to nobody, within its bound. Stop it by its id.",
+    disconnect="Stops nothing: the model goes on within its bound. Stop the question by its id.",
 )
 async def side_question(request: ApiRequest, body: SideQuestion) -> Reply:
     """Ask the model something beside the running turn, without touching it. It answers from a copy

@@ -114,8 +114,8 @@ async def redo_files(request: ApiRequest, body: Nothing) -> Reply:
     problems=(*SEEN, Code.TOO_LATE),
 )
 async def diff_turn(request: ApiRequest, body: DiffWanted) -> Reply:
-    """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
-    changed any if none is named."""
+    """Return what the calls of a turn changed in files, as `git diff` shows it. Without a turn, the
+    last that changed files."""
     opened = await request.open("write")
     return Reply(200, FilesDiff(await opened.session.diff(body.turn)))
 

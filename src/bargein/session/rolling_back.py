@@ -4,7 +4,8 @@ The turn has settled, so nothing that it started writes any more, and its receip
 Until `RolledBack` is posted the session starts no turn: messages wait, and a stop holds them. The
 state names the turn, so a restart in between does it again. Files that are back already stay then.
 
-It always ends, and never raises: whatever fails is told, and the message starts its turn.
+It always ends, and never raises: a failure is logged and told to the model and the user, and the
+message starts its turn.
 """
 
 import logging

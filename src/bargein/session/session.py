@@ -592,9 +592,9 @@ class Session(Generic[T]):
 
         The files that its calls changed are put back if snapshots are taken; with `files=True`
         it raises if none are, with `files=False` they stay. A file that somebody else has
-        changed since is kept and named, unless `overrule` names it. What the calls did besides is
-        not undone, and is told, to the model too. `offers` of the answer are the calls that
-        `undo_calls` can undo.
+        changed since is kept and named, unless `overrule` names it. Other effects of the calls
+        stay: the answer and the model's next message name them. `offers` of the answer are the
+        calls that `undo_calls` can undo.
         """
         check_texts(by=by)
         actor, log = await self._at_rest(by)

@@ -1,7 +1,7 @@
-"""The files of the folder, for the menu after an `@`: found by any of their letters.
+"""Finds files of the folder for the menu after an `@`, by any of their letters.
 
-The list is read in a thread and kept; the menu uses what is known and has it read again when it is
-some seconds old. In a git repository git lists the files, without running any program that the
+A thread reads the list. The menu uses the list that is there, and has it read again when it is some
+seconds old. In a git repository git lists the files, without running any program that the
 repository's own settings name, and leaves out what it ignores. Elsewhere folders that nobody means
 (`.git`, `node_modules`) are left out.
 """

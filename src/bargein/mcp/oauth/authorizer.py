@@ -1,9 +1,9 @@
-"""What the HTTP transport of a server asks: which token to send, and what to do when it is refused.
+"""Decides which token the HTTP transport sends to a server, and what happens if it is refused.
 
-A token that is about to end is refreshed before it is used. After a refusal the user's file is read
-again, because another process may have signed in; then the token is refreshed; then the user is
-asked, if there is a way to (`visit`). Without one the error says how to sign in. One task at a
-time.
+A token that is about to expire is refreshed before it is used. After a refusal the authorizer reads
+the user's file again, because another process may have signed in; then it refreshes the token; then
+it asks the user to sign in, if it has a `visit` for that. Without one its error says how to sign
+in. One task at a time.
 """
 
 import logging

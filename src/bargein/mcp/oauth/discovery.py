@@ -1,9 +1,9 @@
-"""Where to sign in: from a server's challenge to the metadata of its authorization server.
+"""Finds out where to sign in: from a server's challenge to its authorization server's metadata.
 
     401 with a challenge -> the resource's metadata (RFC 9728) -> the server's (RFC 8414)
 
-All of it is written by strangers: what is read is bounded, redirects are not followed, addresses
-are https or on this machine, and the names that must agree are compared as they are written.
+Strangers wrote all of it. So reading is bounded, no redirect is followed, addresses must be https
+or on this machine, and names that have to agree are compared character by character.
 """
 
 import re
@@ -26,7 +26,7 @@ class OAuthFailed(McpError):
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a server's 401 or 403 says: RFC 6750 and RFC 9728."""
+    """The challenge in a server's 401 or 403: RFC 6750 and RFC 9728."""
 
     metadata_url: str = ""
     scope: str = ""
@@ -34,7 +34,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
     @property
     def wants_more(self) -> bool:
-        """Whether the token is valid and allows too little."""
+        """Whether the token is valid but allows too little."""
         return self.error == "insufficient_scope"
 
 

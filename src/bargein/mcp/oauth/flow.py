@@ -1,10 +1,10 @@
 """The authorization code flow with PKCE, and the requests to a token endpoint.
 
-    discover -> who are we (a given id, a metadata document, or a registration) -> ask the user in a
-    browser -> check state and issuer -> exchange the code -> keep the token
+    discover -> identify ourselves (a given id, a metadata document, or a registration) -> ask the
+    user in a browser -> check state and issuer -> exchange the code -> keep the token
 
-The browser is the caller's: `Visit` is given the address to open, and returns the address that the
-browser was sent back to.
+The caller provides the browser: a `Visit` opens an address in it and returns the address to which
+the browser was sent back.
 """
 
 import base64
@@ -127,7 +127,7 @@ class OAuthFlow:
             return False
         return True
 
-    # Who we are
+    # The client that we are to the authorization server
 
     async def _client_for(
         self, at: AuthorizationServer, before: KeptToken | None, redirect: str
@@ -222,8 +222,8 @@ class OAuthFlow:
 
 
 def client_metadata(redirect: str, method: str = "none") -> dict[str, Any]:
-    """What we say of ourselves when we register; also what a metadata document contains, beside its
-    own address as `client_id`."""
+    """The description of ourselves for a registration. A metadata document contains the same, and
+    its own address as `client_id`."""
     return {
         "client_name": "Bargein",
         "redirect_uris": [redirect],
@@ -235,7 +235,7 @@ def client_metadata(redirect: str, method: str = "none") -> dict[str, Any]:
 
 
 def _method(at: AuthorizationServer, *, has_secret: bool = False) -> str:
-    """How we show who we are, of what the server takes. Without a secret there is none to lose."""
+    """Choose how we authenticate, among the methods that the server accepts."""
     offered = at.token_endpoint_auth_methods_supported
     if offered is None:
         return "client_secret_basic"

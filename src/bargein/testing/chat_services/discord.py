@@ -31,8 +31,8 @@ class DiscordRefusal(Exception):
 
 
 class FakeDiscord(ChatService):
-    """The gateway delivers to whoever is connected, and keeps what it has delivered in a session
-    for who resumes that. It asks for a heartbeat to learn how far the bot has come."""
+    """The gateway delivers to the connected bot. It keeps what it has delivered in a session, for a
+    bot that resumes it. It asks for a heartbeat to learn how far the bot has come."""
 
     name = "discord"
     alice = Person("11", "Alice")
@@ -276,9 +276,9 @@ class FakeDiscord(ChatService):
                 self.commands = body
                 return body
             case "GET", ["gateway", "bot"]:
-                limit = {"total": 1000, "remaining": self.starts_left, "reset_after": 1000}
+                starts = {"total": 1000, "remaining": self.starts_left, "reset_after": 1000}
                 address = f"{self.address.replace('http', 'ws', 1)}/gateway"
-                return {"url": address, "session_start_limit": limit}
+                return {"url": address, "session_start_limit": starts}
             case "GET", ["channels", "404"]:
                 raise DiscordRefusal(404, 10003, "Unknown Channel")
             case "GET", ["channels", channel]:
@@ -333,8 +333,8 @@ class FakeDiscord(ChatService):
         wait_s = self.wait_s(what, place)
         if wait_s > 0:
             self.refused += 1
-            limit = {"retry_after": wait_s, "global": self.limit_is_global}
-            raise DiscordRefusal(429, 0, "You are being rate limited.", **limit)
+            told: Json = {"retry_after": wait_s, "global": self.limit_is_global}
+            raise DiscordRefusal(429, 0, "You are being rate limited.", **told)
         return place
 
 
