@@ -3,10 +3,18 @@
 import itertools
 
 import anyio
+import pytest
 
 from bargein.channels import words
 from bargein.channels.bucket import Pace
-from bargein.channels.contract import ChatAddress, ChatRate, RetryLater, Traits
+from bargein.channels.contract import (
+    ChatAddress,
+    ChatMessage,
+    ChatRate,
+    Crowded,
+    RetryLater,
+    Traits,
+)
 from bargein.models.script import Answer, Call, Expect, Say, Wait
 from bargein.session.limits import Limits
 from bargein.testing.channel_conformance import (
@@ -231,5 +239,80 @@ def test_a_message_that_was_refused_is_refused_once() -> None:
             await platform.redeliver()
             await scene.quiet()
             assert len(platform.shown(PRIVATE)) == 1
+
+    run_seeded(main, 1)
+
+
+def test_previews_leave_calls_to_answers_where_all_chats_share_a_rate() -> None:
+    async def main(run: Seeded) -> None:
+        pace = Pace(9.0)
+        for _ in range(6):
+            pace.admit(hint=True)
+        with pytest.raises(Crowded) as crowded:
+            pace.admit(hint=True)
+        assert 0 < crowded.value.after_s < 1
+        for _ in range(3):
+            pace.admit()
+        with pytest.raises(Crowded):
+            pace.admit()
+
+    run_seeded(main, 1)
+
+
+class CrowdedChannel(FakeChannel):
+    """The platform never has a call for a preview."""
+
+    refused = 0
+
+    async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
+        if message.preview:
+            self.refused += 1
+            raise Crowded(1000.0)
+        return await super().send(chat, message)
+
+
+class CrowdedPlatform(FakePlatform):
+    def open_channel(self) -> FakeChannel:
+        self.channel = CrowdedChannel(self)
+        return self.channel
+
+
+def test_an_answer_does_not_wait_for_a_preview_that_was_refused() -> None:
+    async def main(run: Seeded) -> None:
+        platform = CrowdedPlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([Answer([Say("One. "), Wait("on"), Say("Two.")])]):
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await scene.model.gate("on").reached()
+            await scene.until(lambda: platform.channel.refused, "a preview was refused")
+            began = anyio.current_time()
+            await platform.say(PRIVATE, ALICE, "/status")
+            await scene.sees("Working on")
+            scene.model.gate("on").open()
+            await scene.sees("One. Two.")
+            assert anyio.current_time() - began < 2
+            await scene.quiet()
+            assert platform.channel.refused < 3
+            assert len(platform.shown(PRIVATE)) == 2
+
+    run_seeded(main, 1)
+
+
+def test_a_group_does_not_inherit_what_a_private_chat_may_do() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        await scene.pair(GROUP)
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            modes = []
+            for chat in (PRIVATE, GROUP):
+                session = await scene.engine.session(scene.session_of(chat))
+                await session.set_mode("full")
+                await platform.say(chat, ALICE, "Hi")
+                await scene.sees("Hello.", chat)
+                modes.append(await session.mode())
+            assert modes == ["full", "ask"]
 
     run_seeded(main, 1)

@@ -555,3 +555,47 @@ def test_what_was_refused_for_good_is_not_tried_again_by_the_next_program() -> N
             assert [each.text for each in platform.shown(PRIVATE)] == [words.CRASHED]
 
     run_seeded(main, 1)
+
+
+def test_an_unsent_answer_is_sent_by_the_next_program_though_nothing_else_waits_there() -> None:
+    """Its message is handled, and its row is gone: only the chat itself says that it owes."""
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        await scene.pair(OTHER)
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            platform.limit(30)
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await scene.until_settled(1)
+            await platform.say(OTHER, ALICE, "Hi")
+            await scene.until(lambda: len(scene.model.requests) == 2, "the other one runs")
+            assert not [key for key, body in await scene.rows.scan("update") if b"c1" in body]
+            after = scene.crash()
+        async with after.program([]):
+            await anyio.sleep(30)
+            await after.sees("Hello.")
+            await after.sees("Hello.", OTHER)
+
+    run_seeded(main, 1)
+
+
+def test_a_reply_that_was_not_sent_is_sent_by_the_next_program_once() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            platform.limit(10)
+            await platform.say(PRIVATE, ALICE, "/status")
+            await anyio.sleep(5)
+            assert not platform.shown(PRIVATE), "the limit still holds"
+            after = scene.crash()
+        async with after.program([]):
+            await after.sees("Idle.")
+            await platform.redeliver()
+            await after.quiet()
+            assert [each.text for each in platform.shown(PRIVATE)] == ["Idle."]
+
+    run_seeded(main, 1)

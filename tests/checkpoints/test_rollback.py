@@ -350,7 +350,7 @@ async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
         async def hang(keeper: Keeper, line: bytes) -> bytes:
             if b'"do": "undo"' in line:
                 hangs.set()
-                await anyio.sleep(WITHIN_S)
+                await anyio.sleep_forever()
             return await exchange(keeper, line)
 
         patch.setattr(Keeper, "_exchange", hang)
@@ -363,7 +363,7 @@ async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
             await session.send("otherwise", mode="rollback")
             await hangs.wait()
             began_at = anyio.current_time()
-        assert anyio.current_time() - began_at < WITHIN_S / 2
+        assert anyio.current_time() - began_at < WITHIN_S
     assert (workspace / "made").exists()
     async with engine_of(workspace, [[Say("done")]]) as engine:
         session = await engine.session("s")

@@ -166,6 +166,31 @@ def test_terminals_that_start_at_once_share_one_host(hosted: Hosted) -> None:
     screens[0].wait_for("nothing has been said")
 
 
+LEAVES_AT_ONCE = """
+import os
+from bargein.cli.hosting import begin_host
+from bargein.runtime.config import load_config
+assert begin_host(load_config()) is not None
+os._exit(0)
+"""
+
+
+def test_a_host_whose_terminal_has_left_meanwhile_is_waited_for(hosted: Hosted) -> None:
+    """As of Ctrl-C in the first second. The next terminal used to start another host, and to fail
+    because the directory was in use."""
+    environment = {
+        **os.environ,
+        "BARGEIN_HOME": str(hosted.data),
+        "HOME": str(hosted.folder),
+        "BARGEIN_CHAT_HOST": "1",
+    }
+    subprocess.run([sys.executable, "-c", LEAVES_AT_ONCE], env=environment, check=True)
+    screen = hosted.open()
+    screen.wait_ready()
+    log = (hosted.data / "host.log").read_text()
+    assert "in use" not in log, log
+
+
 def test_after_kill_9_the_terminals_go_on_with_the_next_host(hosted: Hosted) -> None:
     one, two = hosted.open(), hosted.open()
     one.wait_ready()

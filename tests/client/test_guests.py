@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -17,6 +18,7 @@ from bargein.client.commands import Resend
 from bargein.client.joining import join
 from bargein.client.session import Session
 from bargein.client.wire import read
+from bargein.cluster.certificate import certificate_of, fingerprint_of, make_pem
 from bargein.contracts.event import MessageAccepted
 from bargein.contracts.guests import Invited, Joined, SharedView, Unshared
 from bargein.errors import UserError
@@ -298,6 +300,13 @@ async def test_another_program_at_the_port_is_named(tmp_path: Path) -> None:
                 again = await invite(owner, session)
                 assert again.shared.address != invited.shared.address
                 await joined_by(again)
+
+
+def test_no_key_is_ever_in_a_file_that_commands_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = make_pem("bargein", ["127.0.0.1"])
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    certificate = certificate_of(pem)
+    assert certificate.fingerprint == fingerprint_of(pem)
 
 
 def test_an_address_to_listen_at_is_an_ip_address() -> None:

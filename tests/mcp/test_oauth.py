@@ -146,9 +146,9 @@ async def test_a_sign_in_without_pkce_is_refused(tmp_path: Path) -> None:
 
 async def test_metadata_that_come_in_pieces_are_read_to_their_end(tmp_path: Path) -> None:
     # More than a connection buffers at once.
-    async with oauth_server(more_metadata={"service_documentation": "x" * 200_000}) as server:
-        async with at_home(server, tmp_path, visit) as home:
-            assert text_of(await home.call(ECHO)) == "an answer"
+    more = {"service_documentation": "x" * 200_000}
+    async with oauth_server(more_metadata=more) as server, at_home(server, tmp_path, visit) as home:
+        assert text_of(await home.call(ECHO)) == "an answer"
 
 
 async def test_a_time_larger_than_any_number_is_no_time(tmp_path: Path) -> None:

@@ -112,6 +112,16 @@ async def test_a_command_writes_to_the_workspace_and_its_own_tmp_only(outside: P
     assert not Path("/tmp/kept").exists()
 
 
+async def test_the_systems_folder_for_temporary_files_may_be_a_link(
+    outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    async with opened(outside, ("terminal", {"command": "touch /tmp/a && ls /tmp"})) as engine:
+        assert text_of(await result_of(await engine.session("s1"))).startswith("a\n")
+
+
 async def test_python_in_the_sandbox_can_call_tools(outside: Path) -> None:
     code = (
         "from bargein_tools import terminal, write_file\n"

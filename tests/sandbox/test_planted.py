@@ -228,6 +228,31 @@ def test_what_git_runs_is_protected_wherever_it_is_named(work: Path, tmp_path: P
     assert str(work / "a/.git") in inside.watched
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "[core]\n\thooksPath = .husky # shared with all\n",
+        "[core] hooksPath = .husky\n",
+        '[core]\n\tHOOKSPATH=".hus"ky ; x',
+        "[core]\n\thooksPath = .hu\\\nsky\n",
+        '[a "]"]\n\tb\n[core]\r\n\thooksPath = .husky  \r\n',
+        "[include]\n\tpath = ../more # and so on\n",
+    ],
+)
+def test_configuration_is_read_as_git_reads_it(work: Path, written: str) -> None:
+    (work / "more").write_text("[core]\n\thooksPath = .husky\n")
+    with (work / ".git/config").open("a", newline="") as file:
+        file.write(written)
+    assert git(work, "config", "core.hooksPath").strip() == ".husky"
+    assert str(work / ".husky") in git_folders(str(work)).protected
+
+
+def test_what_includes_itself_is_read_once(work: Path) -> None:
+    (work / "more").write_text("[include]\n\tpath = more\n\tpath = ./more\n")
+    git(work, "config", "include.path", "../more")
+    assert str(work / "more") in git_folders(str(work)).protected
+
+
 def test_a_repository_that_is_a_link_makes_commands_ask(tmp_path: Path) -> None:
     repository(tmp_path / "real")
     (tmp_path / "work").mkdir()

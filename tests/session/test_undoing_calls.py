@@ -16,6 +16,7 @@ from bargein.contracts.event import (
     TurnOutcome,
     TurnSettled,
 )
+from bargein.contracts.message import HeardSoFar
 from bargein.contracts.model import Text
 from bargein.contracts.tool import Approval, CallStatus, Effect
 from bargein.models.script import Call, Expect, Say
@@ -191,6 +192,24 @@ async def test_a_stop_ends_it_and_its_receipt_names_the_calls() -> None:
         said = str(world.model.requests[-1].messages)
         assert "[order (t1_2_1), by cancel: stopped; it may have happened half]" in said
         assert "[order (t1_1_1), by cancel: not_started]" in said
+        await world.check()
+
+
+async def test_what_was_heard_of_a_turn_before_one_that_was_taken_back_with_its_calls() -> None:
+    shop = Shop()
+    script: Script = [[Say("Welcome.")], *ordering("tea"), [Say("Next.")]]
+    async with a_world(script, tools=shop.tools()) as world:
+        session = await world.session()
+        await completes(session, "hello")
+        await completes(session, "tea")
+        await undone(session, await session.undo_calls())
+        assert (await session.undo()).turn == "t2"
+        receipt = await session.interrupt(expected_turn="t1", heard=HeardSoFar("t1", 4))
+        assert receipt.stored
+        await completes(session, "go on")
+        shown = str(world.model.requests[-1].messages)
+        assert "Welc" in shown
+        assert "Welcome" not in shown
         await world.check()
 
 

@@ -8,9 +8,9 @@ What an adapter must keep:
 
 - `run` moves the platform's cursor only after `Desk.receive` has returned: then the messages are
   durable. It hands over all updates that it has at once, in the platform's order.
-- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so, and
-  `NotReached` only if there was no connection. After any other error nobody knows whether the
-  message arrived.
+- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so, `NotReached`
+  only if there was no connection, and `Crowded` only if the adapter did not make the call. After
+  any other error nobody knows whether the message arrived.
 - No call retries by itself, and none sleeps for a rate limit.
 - An event that differs from the platform's documentation ends nothing: the adapter logs it
   (`not_understood`) and skips it.
@@ -32,6 +32,7 @@ __all__ = [
     "ChatKind",
     "ChatMessage",
     "ChatRate",
+    "Crowded",
     "Desk",
     "HookAnswer",
     "HookChannel",
@@ -63,6 +64,11 @@ class RetryLater(WorldError):
     def __init__(self, after_s: float) -> None:
         super().__init__(f"the platform asks to wait {after_s:g} s", retryable=True)
         self.after_s = after_s
+
+
+class Crowded(RetryLater):
+    """The platform counts the calls in all chats together, and there is none left for this one. It
+    was not made. A call of more weight may still be made in this chat."""
 
 
 class NotReached(RetryLater):
@@ -152,12 +158,13 @@ class ChatMessage(Value, frozen=True):
     """A message for a chat. `key` names it for ever: the idempotency key, where there is one.
     `exact`: people decide by this text, so each character is shown as it is, and no mark formats
     or hides another. Such a text has half of `Traits.text_max` at most: there is room to escape
-    every character."""
+    every character. `preview`: it is still being written, and gives way where calls are scarce."""
 
     text: str
     key: str
     buttons: tuple[Button, ...] = ()
     exact: bool = False
+    preview: bool = False
 
 
 class ChatRate(Value, frozen=True):

@@ -402,20 +402,20 @@ class DiscordChannel:
     async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
         nonce = hashlib.sha256(message.key.encode()).hexdigest()[:25]
         body = {**_content(message), "nonce": nonce, "enforce_nonce": True}
-        self._admit()
+        self._admit(hint=message.preview)
         sent = await self._call("POST", f"/channels/{_place(chat)}/messages", body)
         return str(sent["id"])
 
     async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         path = f"/channels/{_place(chat)}/messages/{platform_id}"
-        self._admit()
+        self._admit(hint=message.preview)
         await self._call("PATCH", path, _content(message))
 
     async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
         return None
 
     async def typing(self, chat: ChatAddress) -> None:
-        self._admit()
+        self._admit(hint=True)
         await self._call("POST", f"/channels/{_place(chat)}/typing", {})
 
     async def fetch(self, offer: Offer, bytes_max: int) -> bytes:
@@ -429,10 +429,10 @@ class DiscordChannel:
                     raise NotDelivered(f"it has more than {bytes_max} bytes")
         return bytes(data)
 
-    def _admit(self) -> None:
+    def _admit(self, *, hint: bool) -> None:
         if self._pace is None:
             self._pace = Pace(self._calls_per_s)
-        self._pace.admit()
+        self._pace.admit(hint=hint)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._http is None:

@@ -27,6 +27,7 @@ from bargein.channels.contract import (
     ChatAddress,
     ChatKind,
     ChatMessage,
+    Crowded,
     NotDelivered,
     NotReached,
     RetryLater,
@@ -88,6 +89,7 @@ class Outbox:
         self._preview: Preview | None = None
         self._shown = ""
         self._shown_at = float("-inf")
+        self._previews_after = float("-inf")
         self._open_preview = ""
         """The key of a preview that is a message, and that nobody has ended yet."""
         self._typing_at = float("-inf")
@@ -168,7 +170,7 @@ class Outbox:
     def _preview_due_s(self) -> float:
         """When the preview is to be shown: now if its text is new, else before it disappears."""
         if self._preview is None or self._preview.text != self._shown:
-            return 0.0
+            return max(0.0, self._previews_after - anyio.current_time())
         if not self._native:
             return float("inf")
         again_s = self._channel.traits.preview_lasts_s * PREVIEW_SHARE
@@ -226,20 +228,20 @@ class Outbox:
         if over:
             self._retry_s = RETRY_FIRST_S
             queue.popleft()
-        else:
+        elif not self._bucket.is_held:
             await anyio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
-    async def _deliver(self, piece: Piece) -> bool:
+    async def _deliver(self, piece: Piece, *, preview: bool = False) -> bool:
         """Returns whether there is nothing left to do for this piece."""
         known = self.rows.get(piece.key)
         if known is not None and known.state is PieceState.DROPPED:
             return True
         if known is not None and known.platform_id:
             same = (known.text, known.buttons) == (piece.text, piece.buttons)
-            return same or await self._edit(known, piece)
+            return same or await self._edit(known, piece, preview=preview)
         if known is None or known.state is not PieceState.SENDING:
-            return await self._send(piece)
+            return await self._send(piece, preview=preview)
         same = (known.text, known.buttons) == (piece.text, piece.buttons)
         if same or not self._key_holds(known) or not self._channel.traits.edits:
             return await self._send(_replace(piece, again=True, at=known.at))
@@ -256,7 +258,7 @@ class Outbox:
         traits = self._channel.traits
         return traits.keyed and self._now() - piece.at <= traits.key_lasts_s
 
-    async def _send(self, piece: Piece) -> bool:
+    async def _send(self, piece: Piece, *, preview: bool = False) -> bool:
         piece = _replace(piece, state=PieceState.SENDING, at=piece.at or self._now())
         marked = piece.again and not self._key_holds(piece)
         await self._keep(piece)
@@ -265,12 +267,12 @@ class Outbox:
             await self._keep(_replace(piece, state=PieceState.DROPPED))
             return True
         text = f"{SENT_AGAIN}\n{piece.text}" if marked else piece.text
-        message = ChatMessage(text, self._named(piece.key), piece.buttons, piece.exact)
+        message = ChatMessage(text, self._named(piece.key), piece.buttons, piece.exact, preview)
         self._bucket.take()
         try:
             platform_id = await self._channel.send(self._chat, message)
         except RetryLater as error:
-            self._hold(error)
+            self._hold(error, preview=preview)
             if not piece.again:
                 await self._keep(_replace(piece, state=PieceState.WAITING, at=0.0))
             return False
@@ -285,18 +287,23 @@ class Outbox:
         await self._keep(_replace(piece, state=PieceState.SENT, platform_id=platform_id))
         return True
 
-    def _hold(self, error: RetryLater) -> None:
+    def _hold(self, error: RetryLater, *, preview: bool = False) -> None:
+        if preview and isinstance(error, Crowded):
+            self._previews_after = anyio.current_time() + error.after_s
+            self._shown = ""
+            return
         self._bucket.hold(error.after_s)
         if isinstance(error, NotReached):
             self._failed(str(error))
 
-    async def _edit(self, known: Piece, piece: Piece) -> bool:
-        message = ChatMessage(piece.text, self._named(piece.key), piece.buttons, piece.exact)
+    async def _edit(self, known: Piece, piece: Piece, *, preview: bool = False) -> bool:
+        key = self._named(piece.key)
+        message = ChatMessage(piece.text, key, piece.buttons, piece.exact, preview)
         self._bucket.take()
         try:
             await self._channel.edit(self._chat, known.platform_id, message)
         except RetryLater as error:
-            self._hold(error)
+            self._hold(error, preview=preview)
             return False
         except NotDelivered as error:
             self._failed(str(error))
@@ -339,7 +346,7 @@ class Outbox:
             if unsent or (known is not None and known.platform_id):
                 self.busy = True
                 try:
-                    await self._deliver(piece)
+                    await self._deliver(piece, preview=True)
                 finally:
                     self.busy = False
 
@@ -399,6 +406,8 @@ class Outbox:
         """Nothing is lost if it fails."""
         try:
             await hint()
+        except Crowded:
+            pass
         except RetryLater as error:
             self._hold(error)
         except Exception as error:  # boundary: an adapter's

@@ -177,6 +177,12 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FD",
         help="for terminals: the descriptor on which the host reports that it is ready",
     )
+    parser.add_argument(
+        "--starting",
+        type=_descriptor,
+        metavar="FD",
+        help="for the terminal that starts it: the lock to hold until then",
+    )
 
 
 def _descriptor(text: str) -> int:

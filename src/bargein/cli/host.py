@@ -42,7 +42,7 @@ _log = logging.getLogger("bargein.server")
 def main(given: argparse.Namespace, config: Config) -> int:
     # Other processes name it in errors by this (`runtime.directory_lock`).
     sys.argv = [HOST]
-    telling = Telling(given.ready)
+    telling = Telling(given.ready, given.starting)
     try:
         return run_in_loop(_host, config, telling)
     except BargeinError as error:
@@ -53,25 +53,28 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 class Telling:
-    """The pipe to the terminal that started this host. The terminal may be gone by now."""
+    """The pipe to the terminal that started this host, and that terminal's lock.
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-        if descriptor is not None:
+    The lock keeps other terminals from starting a host meanwhile. The terminal may be gone by now.
+    """
+
+    def __init__(self, pipe: int | None, starting: int | None) -> None:
+        self._pipe = pipe
+        self._descriptors = [each for each in (pipe, starting) if each is not None]
+        for descriptor in self._descriptors:
             with suppress(OSError):
                 os.set_inheritable(descriptor, False)
 
     def say(self, words: bytes) -> None:
-        if self._descriptor is not None:
+        if self._pipe is not None and self._descriptors:
             with suppress(OSError):
-                os.write(self._descriptor, words)
+                os.write(self._pipe, words)
         self.close()
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        while self._descriptors:
             with suppress(OSError):
-                os.close(descriptor)
+                os.close(self._descriptors.pop())
 
 
 async def _host(config: Config, telling: Telling) -> int:

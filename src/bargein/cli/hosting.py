@@ -91,8 +91,9 @@ def begin_host(config: Config) -> "HostStart | None":
 
 
 class HostStart:
-    """A host that is being started. `starting` is the lock that keeps others from starting one; it
-    is released when the host can be reached, or has failed."""
+    """A host that is being started. `starting` is the lock that keeps others from starting one. The
+    host shares it, so it is released when the host can be reached or has failed, even if this
+    terminal ends before."""
 
     def __init__(self, config: Config, starting: int) -> None:
         self._home = config.home
@@ -103,14 +104,15 @@ class HostStart:
         self._reading, writing = os.pipe()
         try:
             with _open_log(self._home) as log:
+                shared = ["--ready", str(writing), "--starting", str(starting)]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "bargein", "host", "--ready", str(writing)],
+                    [sys.executable, "-m", "bargein", "host", *shared],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     cwd="/",
                     env=environment,
-                    pass_fds=(writing,),
+                    pass_fds=(writing, starting),
                     start_new_session=True,
                 )
         except BaseException:

@@ -3,6 +3,7 @@ a network can cause."""
 
 import os
 from collections.abc import Callable
+from ssl import SSLError
 
 import aiohttp
 import msgspec
@@ -86,15 +87,13 @@ def error_of(status: int, body: bytes) -> BargeinError:
 
 def unreachable(where: str, error: Exception) -> Disconnected:
     """The error for a server with which no connection can be made, or was made and is lost."""
+    why = str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         why = "it does not answer"
-    elif (
-        isinstance(error, aiohttp.ClientConnectorError)
-        and (number := error.os_error.errno or 0) > 0
-    ):
-        # The text of a failed connect repeats the address.
-        why = os.strerror(number)
-    else:
-        why = str(error) or type(error).__name__
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        # The text of a failed connect repeats the address; numbers of TLS are its own.
+        cause = error.os_error
+        number = 0 if isinstance(cause, SSLError) else cause.errno or 0
+        why = os.strerror(number) if number > 0 else cause.strerror or why
     words = f"{where} cannot be reached: {why}. Is Bargein running there, and is the address right?"
     return Disconnected(words, retryable=True)

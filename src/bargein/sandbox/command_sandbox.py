@@ -199,5 +199,10 @@ def _needed_in(covered: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
-    """For `CommandSandbox.folder`: nobody else can enter it; the folders in it anybody could."""
-    return tempfile.TemporaryDirectory(prefix="bargein-sandbox-", ignore_cleanup_errors=True)
+    """For `CommandSandbox.folder`: nobody else can enter it; the folders in it anybody could. Its
+    path has no links, because a sandbox opens it without following any."""
+    return tempfile.TemporaryDirectory(
+        prefix="bargein-sandbox-",
+        dir=os.path.realpath(tempfile.gettempdir()),
+        ignore_cleanup_errors=True,
+    )

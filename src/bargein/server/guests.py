@@ -24,7 +24,12 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from bargein.cluster.certificate import OwnCertificate, certificate_of, make_pem
+from bargein.cluster.certificate import (
+    OwnCertificate,
+    certificate_of,
+    fingerprint_of,
+    make_pem,
+)
 from bargein.contracts.guests import GuestView, Joined, SharedView
 from bargein.contracts.visible import visible
 from bargein.errors import UserError
@@ -285,7 +290,7 @@ class Guests:
         members, now = self._members(session), time.time()
         return SharedView(
             f"https://{_in_address(place.host)}:{place.port}/",
-            _fingerprint(certificate_of(place.pem).fingerprint),
+            _fingerprint(fingerprint_of(place.pem)),
             tuple(
                 GuestView(each.name, members.get(each.name) is Member.WRITE)
                 for each in shared.guests

@@ -388,6 +388,8 @@ class Talk:
             if asked is not None and asked.answer is not None:
                 words = self.activity.answered_in_words(asked)
             self.face.tell("dim", f"already {words}")
+            if asked is not None and not asked.question.choices:
+                self.face.put_back(text)
 
     async def ask(self, text: str, choices: Sequence[str]) -> str:
         """Asks the person at this terminal, and nobody else, and returns the choice."""

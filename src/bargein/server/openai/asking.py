@@ -155,7 +155,7 @@ class OpenAiEndpoint:
     def _check_questions(
         self, principal: Principal, session: Session, policy: QuestionPolicy
     ) -> None:
-        """To allow every call of a turn is to approve it, also where that is the server's setting."""
+        """Allowing every call of a turn approves it, also where that is the server's setting."""
         root = session.id.partition("/")[0]
         if policy is QuestionPolicy.ALLOW and self.gateway.access.is_guest(principal, root):
             raise FieldProblem(

@@ -9,7 +9,7 @@ import anyio
 
 from bargein.contracts.event import MessageEdited, Recorded, SessionTitled
 from bargein.contracts.message import Attachment, Disposition
-from bargein.contracts.store import StaleEpoch, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, StaleEpoch, StoreFailed
 from bargein.contracts.tool import Approval
 from bargein.errors import BargeinError, UserError
 from bargein.session.journal import JournalBroken
@@ -23,7 +23,7 @@ from bargein.testing.simulation.stops import Stops, choose
 if TYPE_CHECKING:
     from bargein.testing.simulation.world import World
 
-OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch)
+OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch, OwnedElsewhere)
 
 
 class User:
