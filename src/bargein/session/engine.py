@@ -63,6 +63,7 @@ from bargein.session.session import Session
 from bargein.session.side_question import SideRun
 from bargein.session.side_request import MakeSideRequest
 from bargein.session.snapshot import stored_in
+from bargein.session.staging import refuse_to_leave_stage
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
@@ -371,6 +372,7 @@ class SessionEngine:
             parts: Parts | None = None
             if self._parts_of is not None:
                 self._refuse_to_move(actor, command)
+                await refuse_to_leave_stage(actor, place)
                 parts = await self._parts_of(self.parts, session_id, place, environment=environment)
             if not actor.gone.is_set:
                 break  # otherwise it left memory meanwhile
