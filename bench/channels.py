@@ -179,7 +179,7 @@ async def measure(report: Report, asked: Service, place: Path) -> None:
             await anyio.to_thread.run_sync(asked.say, "Talk", *chats)
             await load(report, asked)
             await compare(report, bench, work)
-            await anyio.to_thread.run_sync(asked.call, "GET", "/control/calls")
+            await still_streams(report, asked)
             left = sum(status.unhandled for status in hub.statuses().values())
             report.figure("updates and events that wait at the end", left, unit="")
             tasks.cancel_scope.cancel()
@@ -198,6 +198,16 @@ async def load(report: Report, asked: Service) -> None:
     per_s = counted["calls"] / (counted["at"] - first["at"])
     report.figure("chats that stream", counted["chats"], unit="")
     report.figure("calls a second to them", per_s, unit="")
+
+
+async def still_streams(report: Report, asked: Service) -> None:
+    """What was measured was measured under the load."""
+    await anyio.to_thread.run_sync(asked.call, "GET", "/control/calls")
+    await anyio.sleep(STEADY_S)
+    counted = await anyio.to_thread.run_sync(asked.call, "GET", "/control/calls")
+    report.figure("chats that stream at the end", counted["chats"], unit="")
+    if counted["chats"] < CHATS:
+        report.violation(f"only {counted['chats']} of {CHATS} chats streamed to the end")
 
 
 async def compare(report: Report, bench: Bench, work: Path) -> None:

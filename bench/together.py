@@ -19,6 +19,12 @@ from tests.programs import find, node
 from tests.server.page_visit import FLAGS
 
 SEED, ACTS = 19, 500
+TOLD_EACH = 25
+
+
+def tell(done: int) -> None:
+    if done % TOLD_EACH == 0:
+        print(f"{time.strftime('%H:%M:%S')} {done} acts", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -33,7 +39,7 @@ def main() -> int:
     began_at = time.monotonic()
     with TemporaryDirectory(prefix="bargein-bench-") as top, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find("chromium"), args=FLAGS)
-        done = play(Path(top), browser, given.seed, given.acts)
+        done = play(Path(top), browser, given.seed, given.acts, tell)
         browser.close()
     counts = ", ".join(f"{count} {name}" for name, count in Counter(done).most_common())
     report.note(f"seed {given.seed}: {len(done)} acts in {time.monotonic() - began_at:.0f} s")

@@ -100,6 +100,7 @@ SHARES = {
     "tests/simulation/test_broken_variants.py": 0.4,
     "tests/simulation/test_seeds.py::test_no_law_is_broken": 0.2,
     "tests/simulation/test_on_postgres.py": 0.05,
+    "tests/simulation/test_with_files.py": 0.2,
     "tests/stores/test_faults.py": 0.5,
     "tests/stores/test_postgres_conformance.py::test_postgres_of_debian": 0.2,
     "tests/stores/test_faults_together.py": 0.5,

@@ -97,6 +97,8 @@ class MatrixPlatform:
         self._breaks = 0
         self._running: anyio.CancelScope | None = None
         self._rewound = False
+        self._before = ""
+        """Where the bot's timeline was before anybody said anything."""
         self._released = anyio.Event()
         self._released.set()
 
@@ -194,7 +196,8 @@ class MatrixPlatform:
         self._done.add(await self.people[person.id].put(chat.id, "m.reaction", reaction))
 
     async def redeliver(self) -> None:
-        """As after a crash before the token was kept."""
+        """As after a crash before any token was kept: what one answer does not hold is read
+        backwards."""
         self._received.clear()
         self._rewound = True
         if self._running is not None:
@@ -278,13 +281,15 @@ class MatrixPlatform:
         self.theirs = ChatAddress(await mallory.make_room("theirs", self.bot))
         group = await alice.make_room("group", bob, self.bot)
         self.group = ChatAddress(group, ChatKind.GROUP)
+        self._before = (await self.bot.call("GET", "sync", timeout="0"))["next_batch"]
         for each in (alice, mallory):
             tasks.start_soon(self.watch, each)
 
     async def run(self, channel: MatrixChannel, desk: Desk) -> None:
-        """Runs the channel; a redelivery runs it again from the beginning."""
+        """Runs the channel; a redelivery runs it again from before everything."""
         while True:
-            recording = RecordingDesk(desk, self._received, from_start=self._rewound)
+            again_from = self._before if self._rewound else None
+            recording = RecordingDesk(desk, self._received, again_from=again_from)
             self._rewound = False
             with anyio.CancelScope() as self._running:
                 await channel.run(recording)
@@ -295,21 +300,23 @@ FORWARDED = ("authorization", "content-type")
 
 
 class RecordingDesk:
-    def __init__(self, desk: Desk, received: set[str], *, from_start: bool) -> None:
+    """`again_from` is the cursor until something was received; that of the desk if it is None."""
+
+    def __init__(self, desk: Desk, received: set[str], *, again_from: str | None) -> None:
         self._desk = desk
         self._received = received
-        self._from_start = from_start
+        self._again_from = again_from
 
     @property
     def cursor(self) -> str:
-        return "" if self._from_start else self._desk.cursor
+        return self._desk.cursor if self._again_from is None else self._again_from
 
     async def reached(self) -> None:
         await self._desk.reached()
 
     async def receive(self, updates: Sequence[Update], *, cursor: str = "") -> Sequence[Update]:
         taken = await self._desk.receive(updates, cursor=cursor)
-        self._from_start = False
+        self._again_from = None
         self._received |= {update.key for update in updates}
         edited = (each for each in updates if each.kind is UpdateKind.EDITED)
         self._received |= {f"{each.key} {each.text}" for each in edited}

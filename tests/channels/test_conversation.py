@@ -1,12 +1,25 @@
 """What the scenarios of every channel leave out."""
 
+import itertools
+
 import anyio
+import pytest
 
 from bargein.channels import words
-from bargein.channels.contract import ChatAddress, ChatRate
+from bargein.channels.bucket import Pace
+from bargein.channels.contract import (
+    ChatAddress,
+    ChatMessage,
+    ChatRate,
+    Crowded,
+    RetryLater,
+    Traits,
+)
 from bargein.models.script import Answer, Call, Expect, Say, Wait
+from bargein.session.limits import Limits
 from bargein.testing.channel_conformance import (
     ChannelScene,
+    FakeChannel,
     FakePlatform,
 )
 from bargein.testing.seeded import Seeded, run_seeded
@@ -117,5 +130,189 @@ def test_a_chat_at_rest_holds_no_task_and_no_rows_of_its_answers() -> None:
             await scene.sees("Two.")
             await anyio.sleep(5)
             assert not await scene.rows.scan("piece")
+
+    run_seeded(main, 1)
+
+
+def test_calls_in_all_chats_together_keep_within_a_rate_and_all_are_let_in_later() -> None:
+    async def main(run: Seeded) -> None:
+        pace, times = Pace(10.0), []
+
+        async def one_chat() -> None:
+            while True:
+                try:
+                    pace.admit()
+                except RetryLater as refusal:
+                    await anyio.sleep(refusal.after_s)
+                else:
+                    times.append(anyio.current_time())
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(100):
+                tasks.start_soon(one_chat)
+        assert len(times) == 100
+        for begin in times:
+            assert sum(begin <= at < begin + 1 for at in times) <= 20
+        assert max(times) - min(times) < 12
+
+    run_seeded(main, 1)
+
+
+class Drafts(FakePlatform):
+    """Shows previews by means of its own, each for thirty seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traits = Traits(text_max=200, previews=True, preview_lasts_s=30.0)
+        self.drafts: list[tuple[float, str]] = []
+
+    def open_channel(self) -> FakeChannel:
+        return _DraftsChannel(self)
+
+
+class _DraftsChannel(FakeChannel):
+    async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
+        assert isinstance(self._platform, Drafts)
+        self._platform.drafts.append((anyio.current_time(), text))
+        return ""
+
+
+def test_a_preview_that_disappears_is_shown_again_while_the_answer_waits() -> None:
+    """Its Stop button would go with it."""
+
+    async def main(run: Seeded) -> None:
+        platform = Drafts()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([Answer([Say("One. "), Wait("on"), Say("Two.")])]):
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await scene.model.gate("on").reached()
+            await anyio.sleep(200)
+            times = [at for at, _ in platform.drafts]
+            gaps = [later - at for at, later in itertools.pairwise(times)]
+            assert 5 < len(times) < 15, "and not more often than it must"
+            assert max(gaps) < 30
+            scene.model.gate("on").open()
+            await scene.sees("One. Two.")
+            await scene.quiet()
+            shown = len(platform.drafts)
+            await anyio.sleep(200)
+            assert len(platform.drafts) == shown
+
+    run_seeded(main, 1)
+
+
+def test_a_command_that_is_delivered_again_later_says_nothing_more() -> None:
+    """Also when the chat has forgotten its reply, in this program or in the next."""
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            for text in ("/status", "/help", "/queue", "/stop", "/undo", "/nothing"):
+                await platform.say(PRIVATE, ALICE, text)
+            await scene.quiet()
+            shown = [each.text for each in platform.shown(PRIVATE)]
+            assert len(shown) == 6, shown
+            await platform.redeliver()
+            await scene.quiet()
+            after = scene.crash()
+        async with after.program([]):
+            await platform.redeliver()
+            await after.quiet()
+            assert [each.text for each in platform.shown(PRIVATE)] == shown
+
+    run_seeded(main, 1)
+
+
+def test_a_message_that_was_refused_is_refused_once() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            await platform.say(PRIVATE, ALICE, "x" * (Limits().message_bytes_max + 1))
+            await scene.sees("Not taken")
+            await scene.quiet()
+            await platform.redeliver()
+            await scene.quiet()
+            assert len(platform.shown(PRIVATE)) == 1
+
+    run_seeded(main, 1)
+
+
+def test_previews_leave_calls_to_answers_where_all_chats_share_a_rate() -> None:
+    async def main(run: Seeded) -> None:
+        pace = Pace(9.0)
+        for _ in range(6):
+            pace.admit(hint=True)
+        with pytest.raises(Crowded) as crowded:
+            pace.admit(hint=True)
+        assert 0 < crowded.value.after_s < 1
+        for _ in range(3):
+            pace.admit()
+        with pytest.raises(Crowded):
+            pace.admit()
+
+    run_seeded(main, 1)
+
+
+class CrowdedChannel(FakeChannel):
+    """The platform never has a call for a preview."""
+
+    refused = 0
+
+    async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
+        if message.preview:
+            self.refused += 1
+            raise Crowded(1000.0)
+        return await super().send(chat, message)
+
+
+class CrowdedPlatform(FakePlatform):
+    def open_channel(self) -> FakeChannel:
+        self.channel = CrowdedChannel(self)
+        return self.channel
+
+
+def test_an_answer_does_not_wait_for_a_preview_that_was_refused() -> None:
+    async def main(run: Seeded) -> None:
+        platform = CrowdedPlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([Answer([Say("One. "), Wait("on"), Say("Two.")])]):
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await scene.model.gate("on").reached()
+            await scene.until(lambda: platform.channel.refused, "a preview was refused")
+            began = anyio.current_time()
+            await platform.say(PRIVATE, ALICE, "/status")
+            await scene.sees("Working on")
+            scene.model.gate("on").open()
+            await scene.sees("One. Two.")
+            assert anyio.current_time() - began < 2
+            await scene.quiet()
+            assert platform.channel.refused < 3
+            assert len(platform.shown(PRIVATE)) == 2
+
+    run_seeded(main, 1)
+
+
+def test_a_group_does_not_inherit_what_a_private_chat_may_do() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        await scene.pair(GROUP)
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            modes = []
+            for chat in (PRIVATE, GROUP):
+                session = await scene.engine.session(scene.session_of(chat))
+                await session.set_mode("full")
+                await platform.say(chat, ALICE, "Hi")
+                await scene.sees("Hello.", chat)
+                modes.append(await session.mode())
+            assert modes == ["full", "ask"]
 
     run_seeded(main, 1)

@@ -11,13 +11,14 @@ from bargein.channels import words
 from bargein.channels.contract import (
     ChatAddress,
     ChatMessage,
+    NotDelivered,
     NotReached,
     Offer,
     Update,
     UpdateKind,
 )
 from bargein.channels.rows import MemoryRows, Row
-from bargein.models.script import Answer, Say, Wait
+from bargein.models.script import Answer, Call, Say, Wait
 from bargein.testing.channel_conformance import ChannelScene, FakeChannel, FakePlatform
 from bargein.testing.seeded import Seeded, run_seeded
 
@@ -414,5 +415,187 @@ def test_the_pictures_of_an_album_are_one_turn_however_slow_they_are() -> None:
             await scene.sees("Hello.")
             assert len(scene.model.requests) == 1
             await scene.check_session(scene.session, messages=5, turns=1)
+
+    run_seeded(main, 1)
+
+
+class SlowRows(MemoryRows):
+    """Rows of one kind wait while `gate` is closed: to be written, or to be read by one key."""
+
+    def __init__(self, kind: str, *, key: str = "") -> None:
+        super().__init__()
+        self.kind = kind
+        self.key = key
+        self.gate = anyio.Event()
+        self.waits = anyio.Event()
+
+    async def put(self, rows: Sequence[Row]) -> None:
+        if not self.key and any(row.kind == self.kind for row in rows):
+            await self._wait()
+        await super().put(rows)
+
+    async def get(self, kind: str, key: str) -> bytes | None:
+        if self.key and kind == self.kind and key.endswith(self.key):
+            await self._wait()
+        return await super().get(kind, key)
+
+    async def _wait(self) -> None:
+        self.waits.set()
+        await self.gate.wait()
+
+
+def test_nothing_is_confirmed_to_the_platform_before_it_is_durable() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        scene.rows = rows = SlowRows("update")
+        await scene.pair()
+        async with scene.program([[Say("Hello.")]]):
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await rows.waits.wait()
+            await anyio.sleep(10)
+            assert not await platform.is_delivered()
+            rows.gate.set()
+            await scene.sees("Hello.")
+            assert await platform.is_delivered()
+
+    run_seeded(main, 1)
+
+
+def test_a_stop_does_not_wait_for_what_stands_before_it() -> None:
+    """The message before it cannot be handled for now."""
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        scene.rows = rows = SlowRows("heard", key="p2")
+        await scene.pair()
+        async with scene.program([Answer([Say("One. "), Wait("on"), Say("Late.")])]):
+            await platform.say(PRIVATE, ALICE, "Begin")
+            await scene.model.gate("on").reached()
+            assert await platform.say(PRIVATE, ALICE, "And this") == "p2"
+            await rows.waits.wait()
+            await platform.say(PRIVATE, ALICE, "/stop")
+            await anyio.sleep(1)
+            assert not _runs(scene)
+            rows.gate.set()
+            await scene.sees("Stopped in")
+            await scene.quiet()
+            assert not [each for each in platform.shown(PRIVATE) if "Late." in each.text]
+
+    run_seeded(main, 1)
+
+
+def test_a_preview_does_not_become_the_answer_after_a_stop() -> None:
+    """The answer was complete, and waited for the rate limit, when the stop came."""
+    running = anyio.Event()
+
+    async def work() -> str:
+        """Works for ever."""
+        running.set()
+        await anyio.sleep_forever()
+        return "done"
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        script = [Answer([Say("One. "), Wait("on"), Say("Late."), Call("work", {})])]
+        async with scene.program(script, tools=[work]):
+            await platform.say(PRIVATE, ALICE, "Begin")
+            await scene.sees("One.")
+            platform.limit(platform.limit_s)
+            scene.model.gate("on").open()
+            await running.wait()
+            await platform.say(PRIVATE, ALICE, "/stop")
+            await scene.sees("Stopped in")
+            await scene.quiet()
+            assert not [each for each in platform.shown(PRIVATE) if "Late." in str(each.texts)]
+
+    run_seeded(main, 1)
+
+
+class Refusing(FakePlatform):
+    """Refuses words for good."""
+
+    refused = "Bad."
+    refusals = 0
+
+    def take(self, chat: ChatAddress, message: ChatMessage) -> str:
+        if self.refused and self.refused in message.text:
+            self.refusals += 1
+            raise NotDelivered("not these words")
+        return super().take(chat, message)
+
+
+def test_what_was_refused_for_good_is_not_tried_again_by_the_next_program() -> None:
+    running = anyio.Event()
+
+    async def work() -> str:
+        """Works for ever."""
+        running.set()
+        await anyio.sleep_forever()
+        return "done"
+
+    async def main(run: Seeded) -> None:
+        platform = Refusing()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        script = [Answer([Say("Bad."), Call("work", {})])]
+        async with scene.program(script, tools=[work]):
+            await platform.say(PRIVATE, ALICE, "Begin")
+            await running.wait()
+            await scene.until(lambda: platform.refusals, "it was tried")
+            await scene.quiet()
+            after = scene.crash()
+        platform.refused = ""
+        async with after.program([]):
+            await after.sees(words.CRASHED)
+            await after.quiet()
+            assert [each.text for each in platform.shown(PRIVATE)] == [words.CRASHED]
+
+    run_seeded(main, 1)
+
+
+def test_an_unsent_answer_is_sent_by_the_next_program_though_nothing_else_waits_there() -> None:
+    """Its message is handled, and its row is gone: only the chat itself says that it owes."""
+
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform()
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        await scene.pair(OTHER)
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            platform.limit(30)
+            await platform.say(PRIVATE, ALICE, "Hi")
+            await scene.until_settled(1)
+            await platform.say(OTHER, ALICE, "Hi")
+            await scene.until(lambda: len(scene.model.requests) == 2, "the other one runs")
+            assert not [key for key, body in await scene.rows.scan("update") if b"c1" in body]
+            after = scene.crash()
+        async with after.program([]):
+            await anyio.sleep(30)
+            await after.sees("Hello.")
+            await after.sees("Hello.", OTHER)
+
+    run_seeded(main, 1)
+
+
+def test_a_reply_that_was_not_sent_is_sent_by_the_next_program_once() -> None:
+    async def main(run: Seeded) -> None:
+        platform = FakePlatform(keyed=False)
+        scene = ChannelScene(platform, run.clock)
+        await scene.pair()
+        async with scene.program([]):
+            platform.limit(10)
+            await platform.say(PRIVATE, ALICE, "/status")
+            await anyio.sleep(5)
+            assert not platform.shown(PRIVATE), "the limit still holds"
+            after = scene.crash()
+        async with after.program([]):
+            await after.sees("Idle.")
+            await platform.redeliver()
+            await after.quiet()
+            assert [each.text for each in platform.shown(PRIVATE)] == ["Idle."]
 
     run_seeded(main, 1)

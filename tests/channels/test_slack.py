@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import anyio
 import pytest
+from aiohttp import web
 
 from bargein.channels.contract import ChatMessage, NotDelivered, RetryLater, Update
 from bargein.channels.slack import SlackChannel
@@ -137,3 +138,40 @@ async def test_refusals_are_told_from_unknown_outcomes() -> None:
         assert not isinstance(broken.value, NotDelivered | RetryLater)
         assert len(platform.shown(chat)) == 2, "the library does not try again by itself"
         await channel.aclose()
+
+
+async def test_names_are_asked_for_those_who_speak_to_the_bot_and_for_nobody_else() -> None:
+    async with FakeSlack() as platform:
+        scene = ChannelScene(platform)
+        await scene.pair(platform.group)
+        async with scene.program([[Say("Hello <!channel> & all.")]]):
+            for _ in range(5):
+                await platform.say(platform.group, platform.bob, "among us", addressed=False)
+            await scene.quiet()
+            assert "users.info" not in platform.asked
+            await platform.say(platform.group, platform.alice, "Hi")
+            await scene.sees("Hello <!channel> & all.", platform.group)
+            assert "Alice: Hi" in str(scene.model.requests[0].messages)
+            assert platform.asked.count("users.info") == 1
+
+
+class SlowNames(FakeSlack):
+    """Nobody learns a name."""
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        if request.match_info["method"] == "users.info":
+            await anyio.sleep_forever()
+        return await super()._call(request)
+
+
+async def test_an_event_is_acknowledged_in_time_though_no_name_comes() -> None:
+    async with SlowNames() as platform:
+        scene = ChannelScene(platform)
+        await scene.pair()
+        async with scene.program([[Say("Hello.")]]):
+            await scene.until(lambda: "auth.test" in platform.asked, "the bot is there")
+            with anyio.fail_after(3):
+                await platform.say(platform.private, platform.alice, "Hi")
+                while not await platform.is_delivered():  # noqa: ASYNC110 - it has no event
+                    await anyio.sleep(0.01)
+            await scene.sees("Hello.")

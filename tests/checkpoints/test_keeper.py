@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -19,14 +19,9 @@ from bargein.checkpoints.restore import STAGE, _fill, _write_journal
 from bargein.checkpoints.snapshot import take
 from bargein.contracts.checkpoint import CheckpointError, FileFate, Span
 from bargein.process import Containment, open_containment
-from tests.session.world import WITHIN_S
+from tests.session.world import WITHIN_S, a_while
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture
@@ -104,10 +99,28 @@ async def test_after_its_death_there_is_another(root: Path) -> None:
         first = await keeper.save()
         assert keeper._service is not None
         os.kill(keeper._service.pid, signal.SIGKILL)
-        with anyio.move_on_after(1):
+        with anyio.fail_after(WITHIN_S):
             while keeper._service.exit is None:  # noqa: ASYNC110 - the exit tells nobody else
                 await anyio.sleep(0.01)
         assert await keeper.save() == first
+
+
+async def test_what_still_waits_when_it_is_closed_starts_no_other(root: Path) -> None:
+    async with keeper_of(root) as keeper:
+        await keeper.save()
+
+        async def save() -> None:
+            with suppress(CheckpointError):
+                await keeper.save()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(save)
+            await a_while()
+            await keeper.aclose()
+        assert keeper._service is None
+        with pytest.raises(CheckpointError, match="are closed"):
+            await keeper.save()
 
 
 async def test_one_that_takes_too_long_is_ended_and_says_so(root: Path) -> None:

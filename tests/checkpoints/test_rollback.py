@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import msgspec
 import pytest
 
 from bargein import Agent, Engine
@@ -27,41 +28,21 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import AnswerSoFar, CallOutput, OutputSoFar, TextDelta
 from bargein.contracts.model import Text
-from bargein.models.script import Call, Pause, Say
+from bargein.contracts.place import SessionPlace
+from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
+from bargein.runtime.placed_agent import PlacedAgent
 from bargein.session.sending import Busy
 from bargein.session.session import Session, TooLate
 from bargein.testing.engine_invariants import check_log
-from tests.session.world import WITHIN_S, wait_for
+from tests.checkpoints.engines import engine_of, shell
+from tests.session.world import SOON, WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
 
 Kind = TypeVar("Kind")
 WORK = "echo theirs > kept.txt; echo new > made; mkdir deep; echo ready; sleep 60"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "kept.txt").write_text("mine\n")
-    return place
-
-
-def engine_of(workspace: Path, script: object) -> Engine[str]:
-    model = ScriptedModel(script)  # type: ignore[arg-type]
-    agent = Agent(model, workspace=workspace, mode="full")
-    return Engine(agent, home=workspace.parent / "home")
-
-
-def shell(command: str) -> Call:
-    return Call("terminal", {"command": command})
 
 
 async def works(session: Session[str], words: str = "go") -> None:
@@ -356,4 +337,66 @@ async def test_the_end_of_the_program_keeps_the_message_and_the_restore(workspac
         await session.settled()
         assert sorted(os.listdir(workspace)) == ["kept.txt"]
         assert (await the(session, TurnSettled))[-1].outcome == "completed"
+        await check(session)
+
+
+async def test_a_restore_that_hangs_does_not_hold_up_the_end_of_the_program(
+    workspace: Path,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        exchange = Keeper._exchange
+        hangs = anyio.Event()
+
+        async def hang(keeper: Keeper, line: bytes) -> bytes:
+            if b'"do": "undo"' in line:
+                hangs.set()
+                await anyio.sleep_forever()
+            return await exchange(keeper, line)
+
+        patch.setattr(Keeper, "_exchange", hang)
+        model = ScriptedModel([[shell(WORK)]])
+        agent = Agent(model, workspace=workspace, mode="full")
+        limits = msgspec.structs.replace(SOON, store_s=0.5)
+        async with Engine(agent, home=workspace.parent / "home", limits=limits) as engine:
+            session = await engine.session("s")
+            await works(session)
+            await session.send("otherwise", mode="rollback")
+            await hangs.wait()
+            began_at = anyio.current_time()
+        assert anyio.current_time() - began_at < WITHIN_S
+    assert (workspace / "made").exists()
+    async with engine_of(workspace, [[Say("done")]]) as engine:
+        session = await engine.session("s")
+        await session.settled()
+        assert sorted(os.listdir(workspace)) == ["kept.txt"]
+        await check(session)
+
+
+async def test_a_session_that_gets_a_folder_meanwhile_saves_its_files_there(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo = HeldUndo(monkeypatch)
+    other = workspace.parent / "other"
+    other.mkdir()
+    model = ScriptedModel([[shell("echo b > b")], [Say("done")]])
+    there = Agent(model, workspace=other, mode="full")
+    here = Agent(ScriptedModel([[shell(WORK)]]), workspace=workspace, mode="full")
+    home = workspace.parent / "home"
+    config = load_config({"BARGEIN_HOME": str(home), "PATH": os.environ["PATH"]})
+    async with Engine(
+        here, home=home, agent_of=lambda place, environment: PlacedAgent(there, config)
+    ) as engine:
+        session = await engine.session("s")
+        await works(session)
+        sent = await session.send("otherwise", mode="rollback")
+        await undo.begun.wait()
+        await session.set_place(SessionPlace(str(other)))
+        undo.goes.set()
+        assert (await sent.result()).turn == "t2"
+        assert (workspace / "kept.txt").read_text() == "mine\n"
+        assert os.listdir(other) == ["b"]
+        undone = await session.undo()
+        assert undone.files is not None
+        assert [each.path for each in undone.files.changed] == ["b"]
+        assert os.listdir(other) == []
         await check(session)

@@ -30,13 +30,6 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    made = tmp_path / "work"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def repository(tmp_path: Path, root: Path) -> Iterator[Repository]:
     with Repository.open(tmp_path / "kept", root) as opened:
         yield opened

@@ -14,36 +14,16 @@ from bargein.contracts.checkpoint import FileFate
 from bargein.contracts.event import FilesChanged, FilesRestored
 from bargein.contracts.live import CallOutput, OutputSoFar
 from bargein.errors import UserError
-from bargein.models.script import Call, Pause, Say
+from bargein.models.script import Pause, Say
 from bargein.models.scripted import ScriptedModel
 from bargein.runtime.config import load_config
+from bargein.session.reply import SessionGone
 from bargein.session.session import Session, TooLate
+from tests.checkpoints.engines import engine_of, shell
+from tests.checkpoints.test_rollback import HeldUndo
 from tests.session.world import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
-    place.mkdir()
-    (place / "kept.txt").write_text("mine\n")
-    return place
-
-
-def engine_of(workspace: Path, script: object) -> Engine[str]:
-    model = ScriptedModel(script)  # type: ignore[arg-type]
-    agent = Agent(model, workspace=workspace, mode="full")
-    return Engine(agent, home=workspace.parent / "home")
-
-
-def shell(command: str) -> Call:
-    return Call("terminal", {"command": command})
 
 
 async def said(session: Session[str], words: str) -> None:
@@ -191,3 +171,65 @@ async def test_only_the_owner_can_read_snapshots(workspace: Path) -> None:
     found = [Path(folder) / name for folder, _, names in os.walk(kept) for name in names]
     assert found
     assert [path for path in (kept, *found) if path.stat().st_mode & 0o077] == []
+
+
+async def test_a_turn_that_comes_while_files_are_put_back_stays_in_the_conversation(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two people: one takes the last turn back, the other sends a message."""
+    undo = HeldUndo(monkeypatch)
+    script = [[shell("echo one > f")], [Say("1")], [Say("2")]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "first")
+
+        told: list[str] = []
+
+        async def take_back() -> None:
+            try:
+                told.append((await session.undo()).turn)
+            except TooLate as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_back)
+            await undo.begun.wait()
+            await said(session, "second")
+            undo.goes.set()
+        back = "the files were put back, and a redo takes that back"
+        assert told == [f"another turn came after t1; {back}"]
+        assert not (workspace / "f").exists()
+        shown = str(await session.transcript())
+        assert "first" in shown
+        assert "second" in shown
+        await session.redo()
+        assert (workspace / "f").read_text() == "one\n"
+        assert (await session.undo()).turn == "t2"
+
+
+async def test_an_undo_that_the_end_of_the_session_overtakes_changes_no_inbox(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undo = HeldUndo(monkeypatch)
+    script = [[shell("echo one > f")], [Say("1")], [Say("2"), Pause(60)]]
+    async with engine_of(workspace, script) as engine:
+        session = await engine.session("s")
+        await said(session, "first")
+        await session.send("second")
+        later = await session.send("later", mode="queue")
+        await session.interrupt()
+        told: list[str] = []
+
+        async def take_back() -> None:
+            try:
+                told.append((await session.rewind("t1")).turn)
+            except SessionGone as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_back)
+            await undo.begun.wait()
+            await session.end()
+            undo.goes.set()
+        assert told == ["s has left memory"]
+        assert [item.message.id for item in await session.inbox()] == [later.message]

@@ -23,11 +23,6 @@ from tests.session.world import WITHIN_S, until, wait_for
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # --- who was at work when
 
 

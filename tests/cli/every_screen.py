@@ -21,9 +21,11 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bargein.cli.hosting import LOG_FILE
 from bargein.client import Client, Disconnected, Session
-from bargein.client.wire import GuestsReply, read
+from bargein.client.wire import read
 from bargein.contracts.event import MessageAccepted, Recorded
+from bargein.contracts.guests import SharedView
 from bargein.errors import BargeinError
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.runtime.directory_lock import owner_of
@@ -54,7 +56,10 @@ arguments = { question = "Which one?", choices = ["left", "right"] }
 [[answers]]
 steps = [{ do = "say", text = "done already" }]
 """
+WHO = ("terminal 0", "terminal 1", "terminal 2", "program 0", "program 1", "page")
 KINDS = ("quick", "quick", "count", "which")
+# A command that was refused is back in the line, above what was typed meanwhile: two for each line.
+CLEAR = CTRL_U * 10
 WORD = re.compile(r"\bw\d+x\b")
 
 
@@ -119,6 +124,9 @@ class Screens:
         self.random = random.Random(seed)
         self.folder, self.data = folder, folder / "data"
         self.said: list[str] = []
+        self.unsent: set[str] = set()
+        self.journal: list[str] = []
+        self._by = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -196,19 +204,29 @@ class Screens:
             (1, self.unshare),
             (1, self.kill_owner),
         ]
+        self._by = ""
         (chosen,) = self.random.choices([act for _, act in acts], [weight for weight, _ in acts])
-        chosen()
+        try:
+            chosen()
+        finally:
+            self.journal.append(f"{time.strftime('%T')} {chosen.__name__} {self._by}")
         # A terminal that nobody reads would stop to write.
         for screen in self.terminals:
             while screen.read(0):
                 pass
         return chosen.__name__
 
+    def _anyone(self, *, but_page: bool = False) -> int:
+        by = self.random.randrange(len(WHO) - but_page)
+        self._by = WHO[by]
+        return by
+
     def send(self) -> None:
-        by = self.random.randrange(6)
+        by = self._anyone()
         text = self._word(self.random.choice(KINDS))
+        self._by += f" {text}"
         if by < 3:
-            self.terminals[by].enter(f"{CTRL_U}{text}")
+            self.terminals[by].enter(f"{CLEAR}{text}")
         elif by < 5:
             mode = self.random.choice(["steer", "queue", "interrupt"])
             self._run(self.programs[by - 3].session.send(text, mode=mode))
@@ -218,7 +236,7 @@ class Screens:
             self.page.get_by_text(text.partition(" ")[0]).first.wait_for()
 
     def stop(self) -> None:
-        by = self.random.randrange(6)
+        by = self._anyone()
         if by < 3:
             self.terminals[by].type(ESCAPE)
         elif by < 5:
@@ -228,44 +246,58 @@ class Screens:
             self._touch("Stop")
 
     def answer(self) -> None:
-        by, choice = self.random.randrange(6), self.random.choice(["left", "right"])
+        by, choice = self._anyone(), self.random.choice(["left", "right"])
         program = self.programs[by % 2]
         for asked in self._run(program.session.questions())[:1]:
             if by < 3:
-                self.terminals[by].enter(f"{CTRL_U}/answer {choice}")
+                self.terminals[by].enter(f"{CLEAR}/answer {choice}")
             elif by < 5:
                 program.do(program.session.answer(asked.id, choice))
             else:
                 self._touch(choice)
 
     def edit(self) -> None:
-        by = self.random.randrange(5)
+        by = self._anyone(but_page=True)
         program = self.programs[by % 2]
         items = self._run(program.session.inbox())
         if not items:
             return
         item = self.random.choice(items).message
         if by < 3:
-            self.terminals[by].enter(f"{CTRL_U}/inbox drop {item.id}")
+            self.terminals[by].enter(f"{CLEAR}/inbox drop {item.id}")
         else:
             program.do(program.session.edit(item.id, f"{item.text} again"))
 
     def detach(self) -> None:
-        by = self.random.randrange(6)
+        by = self._anyone()
         if by < 3:
             leaving = self.terminals[by]
-            leaving.type(CTRL_U + CTRL_D)
+            leaving.type(CLEAR + CTRL_D)
             leaving.exit_code()
             self.terminals[by] = self._reopen()
         elif by < 5:
             self.programs[by - 3].leave()
             self.programs[by - 3].join()
         else:
-            self.page.reload()
+            self._reload()
+
+    def _reload(self) -> None:
+        """Loads the page anew. After a kill nobody listens at its address for a moment."""
+        from playwright.sync_api import Error as PageError
+
+        until = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                self.page.reload()
+                return
+            except PageError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
 
     def unshare(self) -> None:
-        by = self.terminals[self.random.randrange(3)]
-        by.enter(f"{CTRL_U}/unshare")
+        by = self.terminals[self._anyone() % 3]
+        by.enter(f"{CLEAR}/unshare")
         # The words of an earlier one may still be on the screen.
         until = time.monotonic() + WITHIN_S
         while self._run(self._shared_at()):
@@ -277,6 +309,8 @@ class Screens:
         """Invites the phone, which comes in by the address that it is shown. Put out before, the
         page says so, or cannot reach the address any more: that closes with the last share."""
         shared = self._run(self._invite())
+        if self.page.url != "about:blank":
+            self.unsent |= self._unsent_on_page()
         self.page.goto("about:blank")
         self.page.goto(shared)
         self.page.locator("#words").wait_for()
@@ -286,7 +320,7 @@ class Screens:
         shared = await program.client.connection.ask(
             "list_guests", params={"session": program.session.id}
         )
-        return read(GuestsReply, shared).address
+        return read(SharedView, shared).address
 
     async def _invite(self) -> str:
         from tests.client.test_guests import invite
@@ -294,11 +328,28 @@ class Screens:
         program = self.programs[0]
         return (await invite(program.client, program.session)).address
 
+    def _unsent_on_page(self) -> set[str]:
+        """Returns the words that the page could not send: it shows them, and only whoever wrote
+        them can send them. Another guest, as whom the phone comes in again, does not see them."""
+        kept = self.page.evaluate("() => sessionStorage.getItem('bargein.outbox') ?? ''")
+        return set(WORD.findall(kept))
+
     def kill_owner(self) -> None:
         owner = owner_of(self.data)
         if owner is not None:
             with suppress(ProcessLookupError):
                 os.kill(owner.pid, signal.SIGKILL)
+
+    def shown(self) -> str:
+        """Returns what every screen shows, and the end of the host's log, to find a fault by."""
+        texts = [screen.text for screen in self.terminals]
+        for find in (lambda: self.page.locator("body").inner_text(timeout=1000), self._host_log):
+            with suppress(Exception):
+                texts.append(find())
+        return "\n---\n".join(texts)
+
+    def _host_log(self) -> str:
+        return (self.data / LOG_FILE).read_text()[-4000:]
 
     def _touch(self, name: str) -> None:
         button = self.page.get_by_role("button", name=name, exact=True)
@@ -321,10 +372,15 @@ class Screens:
             for asked in self._run(program.session.questions()):
                 program.do(program.session.dismiss(asked.id))
             log = self._run(program.session.events())
-            missing = set(self.said) - {word for each in log for word in words_of(each)}
+            accepted = {word for each in log for word in words_of(each)}
+            missing = set(self.said) - accepted - self.unsent
             state = self._run(program.session.state())
-            if not (missing or state.busy or state.waiting or state.questions):
+            going = self._unsent_on_page()
+            if not (missing or going or state.busy or state.waiting or state.questions):
                 break
+            if going:
+                # A stop came before they were sent, so whoever wrote them is asked.
+                self._touch("Send again")
             if time.monotonic() > until:
                 shown_now = "\n---\n".join(screen.text for screen in self.terminals)
                 raise AssertionError(f"missing or running: {missing}\n{shown_now}")
@@ -334,7 +390,7 @@ class Screens:
         for screen in self.terminals:
             screen.wait_for(last)
             # What was refused is in the line again.
-            screen.type(CTRL_U)
+            screen.type(CLEAR)
             screen.wait_ready()
         self.page.get_by_text(last).first.wait_for()
         self.page.wait_for_function(
@@ -346,7 +402,8 @@ class Screens:
         session = self.programs[0].session
         log = self._run(session.events())
         accepted = [word for each in log for word in words_of(each)]
-        assert sorted(accepted) == sorted(self.said)
+        assert len(accepted) == len(set(accepted))
+        assert set(self.said) - self.unsent <= set(accepted) <= set(self.said)
         check_log(log, waiting=())
         for program in self.programs:
             self._catch_up(program, log[-1].seq)
@@ -382,18 +439,26 @@ def words_of(recorded: Recorded) -> list[str]:
     return WORD.findall(event.message.text) if isinstance(event, MessageAccepted) else []
 
 
-def play(folder: Path, browser: Browser, seed: int, acts: int) -> list[str]:
-    """Does so many acts, and checks the end. A failure has the acts as a note, because a seed does
-    not repeat who was faster."""
+def play(
+    folder: Path,
+    browser: Browser,
+    seed: int,
+    acts: int,
+    tell: Callable[[int], None] = lambda done: None,
+) -> list[str]:
+    """Does so many acts, and checks the end; `tell` gets how many are done. A failure has the acts
+    and the screens as notes, because a seed does not repeat who was faster."""
     screens = Screens(folder, browser, seed)
     done: list[str] = []
     try:
         while len(done) < acts:
             done += [screens.act()]
+            tell(len(done))
         screens.settle()
         screens.check()
     except BaseException as error:
-        error.add_note(f"seed {seed}: {' '.join(done)}")
+        error.add_note(f"seed {seed}:\n" + "\n".join(screens.journal))
+        error.add_note(screens.shown())
         raise
     finally:
         screens.close()

@@ -33,7 +33,7 @@ from bargein.contracts.event import (
     TurnStarted,
     UserSaid,
 )
-from bargein.contracts.live import AnswerSoFar, StepBegan, TextDelta
+from bargein.contracts.live import AnswerSoFar, StepBegan, StepOver, TextDelta
 from bargein.contracts.message import Disposition, Message, Mode
 from bargein.contracts.model import (
     AssistantMessage,
@@ -186,6 +186,49 @@ def test_an_answer_that_came_before_one_looked_is_shown_and_none_is_twice() -> N
     assert shown_of([*first, *heard, *rest, *again]).count("It is 4.") == 2
 
 
+PLAN = ToolCall("c1", "todo", '{"items": [{"text": "look around", "state": "doing"}]}')
+# The log, which alone has the items of a plan, is behind the live parts of the next answer.
+PLANNED: list[Watched] = [
+    *log(accepted("m1", "mend it"), TurnStarted("t1", ("m1",))),
+    StepBegan("t1", StepKind.MODEL, "m"),
+    StepOver("t1", StepKind.MODEL, "m", CallStatus.FINISHED),
+    StepBegan("t1", StepKind.TOOL, "todo", "c1", "0 of 1 done"),
+    StepOver("t1", StepKind.TOOL, "todo", CallStatus.FINISHED, "c1", "finished"),
+    StepBegan("t1", StepKind.MODEL, "m"),
+    TextDelta("t1", "Look"),
+    TextDelta("t1", "ing around.\n\nThe end.\n\n"),
+    *log(said("t1", PLAN), ended("c1", CallStatus.FINISHED, "finished")),
+    TextDelta("t1", "Bye."),
+]
+
+
+def test_a_plan_stands_above_the_answer_that_follows_it() -> None:
+    shown = shown_of([*PLANNED, *log(TurnSettled("t1", TurnOutcome.COMPLETED))])
+    lines = [line.strip() for line in shown.split("\n") if line.strip()]
+    assert lines[:2] == ["> mend it", "✓ todo  0 of 1 done · 0.0 s"]
+    assert lines[2].endswith("look around")
+    assert lines[3:] == ["Looking around.", "The end.", "Bye."]
+
+
+@pytest.mark.parametrize("end", [TurnSettled("t1", TurnOutcome.CRASHED), TurnStarted("t2", ())])
+def test_a_turn_that_ends_without_the_result_of_a_plan_shows_what_followed(end: Event) -> None:
+    ended_at = next(n for n, each in enumerate(PLANNED) if each == TextDelta("t1", "Look"))
+    more = [TextDelta("t2", "Another.\n\n")] if isinstance(end, TurnStarted) else []
+    shown = shown_of([*PLANNED[: ended_at + 1], *log(end), *more])
+    assert "Look" in shown
+    assert shown.index("Look") < shown.index("Another" if more else "the program ended")
+
+
+def test_another_session_does_not_wait_for_a_plan_of_the_one_before() -> None:
+    activity = Activity(lambda: 0.0)
+    result_at = next(n for n, each in enumerate(PLANNED) if each == TextDelta("t1", "Look"))
+    for event in numbered(PLANNED[:result_at]):
+        activity.see(event)
+    assert activity.see(TextDelta("t1", "Look")) == ()
+    activity.forget()
+    assert activity.see(TextDelta("t9", "Hello")) != ()
+
+
 def test_the_plain_chat_shows_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chat = PlainChat(load_config({"BARGEIN_HOME": str(tmp_path), "BARGEIN_CHAT_HOST": "0"}))
     for recorded in log(TurnStarted("t1", ()), said("t1", Text("It is 4."))):
@@ -251,3 +294,22 @@ def test_a_session_that_began_with_another_conversation_shows_its_end() -> None:
 
     assert said(turns=3) == ["first", "one", "two", "second", "three"]
     assert said(turns=1) == ["second", "three"]
+
+
+def test_what_the_engine_told_the_model_is_not_shown_as_the_users_words() -> None:
+    told = "[Your previous turn was stopped.]\n[terminal (c1): killed]"
+    messages = (
+        UserMessage((Text("first"),)),
+        AssistantMessage((Text("one"),)),
+        UserMessage((Text(told), Text("[second]"))),
+        UserMessage((Text("[third]"),)),
+    )
+    picture = Picture()
+    picture.apply(Recorded(1, 0.0, HistoryImported(messages)))
+    assert said_before(picture, turns=9) == [
+        UserSpoke("first"),
+        Answered("one"),
+        Noted("dim", told),
+        UserSpoke("[second]"),
+        UserSpoke("[third]"),
+    ]

@@ -230,6 +230,37 @@ class TestFileIndex:
         assert sorted(list_files(tmp_path)) == [".gitignore", "src/main.py"]
         assert not (tmp_path / "it-ran").exists()
 
+    def test_what_a_partial_clone_lacks_is_not_fetched_by_a_program_of_the_repository(
+        self, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "work"
+
+        def git(*words: str) -> str:
+            words = ("-c", "user.name=a", "-c", "user.email=a@b", *words)
+            done = subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+            return done.stdout.decode().strip()
+
+        for name in ("a/x", "b/y"):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text(name)
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-qm", "both")
+        git("sparse-checkout", "init", "--cone", "--sparse-index")
+        git("sparse-checkout", "set", "a")
+        lacking = git("rev-parse", "HEAD:b")
+        (folder / ".git" / "objects" / lacking[:2] / lacking[2:]).unlink()
+        for key, value in (
+            ("core.repositoryFormatVersion", "1"),
+            ("extensions.partialClone", "origin"),
+            ("remote.origin.promisor", "true"),
+            ("remote.origin.url", str(tmp_path)),
+            ("remote.origin.uploadpack", f"touch {tmp_path}/it-ran; false"),
+        ):
+            git("config", key, value)
+        list_files(folder)
+        assert not (tmp_path / "it-ran").exists()
+
     def test_elsewhere_the_tree_is_walked(self, tmp_path: Path) -> None:
         for name in ("a.py", "sub/b.py", "node_modules/c.js", ".git/d"):
             (tmp_path / name).parent.mkdir(exist_ok=True)

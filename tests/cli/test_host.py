@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from bargein.cli.hosting import READY, STARTING_FILE, UNFIT, UNFIT_FILE
 from bargein.client import Client
 from bargein.runtime.data_directory import DOOR_FILE, owner_listens
 from bargein.runtime.directory_lock import DirectoryLock, Owner, owner_of
-from tests.cli.screen import CTRL_D, DOWN, ESCAPE, PROGRAM, WAIT_S, Screen
+from tests.cli.screen import CTRL_D, DOWN, ESCAPE, PROGRAM, WAIT_S, Screen, typed_late
 
 SCRIPT = """
 repeat = true
@@ -166,6 +167,31 @@ def test_terminals_that_start_at_once_share_one_host(hosted: Hosted) -> None:
     screens[0].wait_for("nothing has been said")
 
 
+LEAVES_AT_ONCE = """
+import os
+from bargein.cli.hosting import begin_host
+from bargein.runtime.config import load_config
+assert begin_host(load_config()) is not None
+os._exit(0)
+"""
+
+
+def test_a_host_whose_terminal_has_left_meanwhile_is_waited_for(hosted: Hosted) -> None:
+    """As of Ctrl-C in the first second. The next terminal used to start another host, and to fail
+    because the directory was in use."""
+    environment = {
+        **os.environ,
+        "BARGEIN_HOME": str(hosted.data),
+        "HOME": str(hosted.folder),
+        "BARGEIN_CHAT_HOST": "1",
+    }
+    subprocess.run([sys.executable, "-c", LEAVES_AT_ONCE], env=environment, check=True)
+    screen = hosted.open()
+    screen.wait_ready()
+    log = (hosted.data / "host.log").read_text()
+    assert "in use" not in log, log
+
+
 def test_after_kill_9_the_terminals_go_on_with_the_next_host(hosted: Hosted) -> None:
     one, two = hosted.open(), hosted.open()
     one.wait_ready()
@@ -215,14 +241,20 @@ def test_a_session_belongs_to_its_folder(hosted: Hosted) -> None:
     other = hosted.open("-c", "--all", folder="there")
     other.wait_for("This session works in")
     other.wait_for("waits for you")
-    time.sleep(0.6)  # a question counts as read after half a second
-    other.type("1\r")
+    # A question counts as read after half a second.
+    other.wait_until(lambda: typed_late(other, "1", "Enter answers: "), "the answer")
+    other.type("\r")
     other.wait_ready()
     place = f"it works in {hosted.folder / 'here'}"
     assert "".join(place.split()) in "".join(other.text.split()), "where it works, also if it wraps"
     other.enter("where now")
     other.wait_for("that is where")
     assert str(hosted.folder / "here") in other.text
+    other.wait_ready()
+    other.type(CTRL_D)
+    other.exit_code()
+    # -c would look for a session of this folder.
+    assert re.search(r"bargein --resume (\S+) goes on here \(session \1\)", other.text)
 
 
 def run(hosted: Hosted, *arguments: str) -> subprocess.CompletedProcess[str]:

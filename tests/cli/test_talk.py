@@ -295,6 +295,27 @@ async def test_who_answers_second_reads_that_it_was_answered_already(tmp_path: P
 
 @pytest.mark.anyio
 @on_asyncio
+async def test_words_that_came_too_late_for_a_question_are_back_in_the_line(
+    tmp_path: Path,
+) -> None:
+    face = HeardFace()
+    asks = [Call("ask", {"question": "What shall it be called?"})]
+    async with talking(face, ScriptedModel([asks, [Say("ok")]]), tmp_path) as talk:
+        session = talk.opened()[1]
+        await talk.send("go", Mode.STEER)
+        async with aclosing(session.watch(after=0)) as events:
+            async for event in events:
+                talk.activity.see(event)
+                if isinstance(event, Recorded) and isinstance(event.event, QuestionAsked):
+                    break
+        (asked,) = await session.questions()
+        await session.answer(asked.id, "Fred")
+        await talk.answer(asked.id, "a longer name")
+    assert face.told[-2:] == ["already answered or stopped", "put back: a longer name"]
+
+
+@pytest.mark.anyio
+@on_asyncio
 async def test_a_side_question_is_answered_beside_the_turn_and_can_be_stopped(
     tmp_path: Path,
 ) -> None:

@@ -51,7 +51,7 @@ def test_what_was_typed_before_is_no_answer(chat: Open) -> None:
     screen.type("y\r")
     screen.wait_for(ASKED)
     screen.type("maybe\r")
-    screen.wait_for("'maybe' is no answer")
+    screen.wait_for("'maybe' is not an answer")
     screen.type("\r")
     wait_for_stop_key(screen, "Esc")
 
@@ -69,7 +69,7 @@ def test_a_verdict_is_made_listed_and_revoked_by_a_command(tmp_path: Path) -> No
     assert screen.exit_code() == 0
     (line,) = [each for each in listed.splitlines() if "  approved  " in each]
     screen = command("--revoke", line.split()[0])
-    screen.wait_for("revoked: it is asked about again")
+    screen.wait_for("revoked: you will be asked again")
     assert screen.exit_code() == 0
     screen = command()
     screen.wait_for(ASKED)

@@ -46,12 +46,12 @@ async def test_over_tls_only_with_the_certificate_that_was_named(tmp_path: Path)
 @pytest.mark.parametrize(
     ("address", "fingerprint", "why"),
     [
-        ("127.0.0.1:8484", None, "no address of a server"),
-        ("ftp://127.0.0.1/", None, "no address of a server"),
+        ("127.0.0.1:8484", None, "not the address of a server"),
+        ("ftp://127.0.0.1/", None, "not the address of a server"),
         ("http://127.0.0.1/v1/sessions", None, "without a path"),
         ("http://example.org/", None, "unencrypted"),
         ("http://127.0.0.1/", "ab" * 32, "no certificate"),
-        ("https://example.org/", "abc", "no fingerprint"),
+        ("https://example.org/", "abc", "not a fingerprint"),
     ],
 )
 def test_what_is_no_address_is_refused(address: str, fingerprint: str | None, why: str) -> None:

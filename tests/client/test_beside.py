@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from bargein.contracts.model import AssistantMessage, Text
 from bargein.contracts.receipt import ReceiptStatus
 from bargein.errors import UserError
 from bargein.models.script import Answer, Say, Wait
+from bargein.session.state import Phase
 from tests.client.joined import joined, local
 from tests.server.stage import WITHIN_S, serving
 from tests.session.world import until
@@ -98,3 +100,32 @@ async def test_a_stop_that_is_asked_again_of_another_start_still_tells_what_was_
         assert answer["status"] == "too_late"
         said = [each for each in await session.transcript() if isinstance(each, AssistantMessage)]
         assert said[0].content == (Text("The sea"),)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"scope": "session"},
+        {"expected_turn_id": "t1"},
+        {"scope": "turn", "target": "t1"},
+        {"heard": {"turn": "t1", "characters": 7}},
+        {"scope": "session", "heard": {"turn": "t1", "characters": 7}},
+        {"expected_turn_id": "t1", "heard": {"turn": "t1", "characters": 7}},
+    ],
+)
+async def test_a_stop_that_was_asked_of_another_start_stops_nothing_that_runs_now(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Not even a turn of the same name: the one that was meant may never have been stored."""
+    async with serving([WORK], tmp_path) as stage, joined(stage) as client:
+        session = await client.new_session()
+        sent = await session.send("go")
+        await stage.model.gate("hold").reached()
+        path = f"/v1/sessions/{session.id}/interrupt"
+        answer = await stage.post(path, {"start": "another", **more})
+        assert (answer["status"], answer["scope"]) == ("too_late", more.get("scope", "turn"))
+        state = await session.state()
+        assert (state.phase, state.turn) == (Phase.RUNNING, "t1")
+        stage.model.gate("hold").open()
+        assert (await sent.result()).outcome == "completed"

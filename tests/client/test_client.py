@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from aiohttp import web
 
 from bargein.client import (
     Busy,
@@ -20,6 +21,7 @@ from bargein.client import (
     TooLate,
     TurnFailed,
     Unauthenticated,
+    connection,
 )
 from bargein.contracts.event import QuestionAsked, Recorded, TurnOutcome, TurnSettled, TurnStarted
 from bargein.contracts.live import AnswerSoFar, TextDelta
@@ -355,3 +357,36 @@ async def test_only_the_door_places_a_session(tmp_path: Path) -> None:
         assert await session.place() is None
         with pytest.raises(Forbidden, match="only a terminal"):
             await session.set_place(SessionPlace(str(tmp_path)))
+
+
+@pytest.mark.parametrize("takes_it", [False, True])
+async def test_a_server_that_never_answers_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, takes_it: bool
+) -> None:
+    """Neither one that takes the connection, nor one that takes the WebSocket and says nothing."""
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        if takes_it:
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.receive()
+            return socket
+        await gone.wait()
+        return web.Response()
+
+    monkeypatch.setattr(connection, "ANSWER_S", 0.3)
+    gone = anyio.Event()
+    app = web.Application()
+    app.router.add_get("/v1/socket", silent)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        with anyio.fail_after(WITHIN_S), pytest.raises(Disconnected, match="does not answer"):
+            async with Client(url, token="x"):
+                raise AssertionError("it is connected")
+    finally:
+        gone.set()
+        await runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -16,16 +17,19 @@ from bargein.client.address import parse_address
 from bargein.client.commands import Resend
 from bargein.client.joining import join
 from bargein.client.session import Session
-from bargein.client.wire import GuestsReply, InvitedReply, JoinedReply, UnsharedReply, read
+from bargein.client.wire import read
+from bargein.cluster.certificate import certificate_of, fingerprint_of, make_pem
 from bargein.contracts.event import MessageAccepted
+from bargein.contracts.guests import Invited, Joined, SharedView, Unshared
 from bargein.errors import UserError
+from bargein.mcp.overview import McpOverview, ServerStatus
 from bargein.models.script import Answer, Say
 from bargein.runtime.data_directory import DOOR_FILE
 from bargein.server.gateway import Settings
 from bargein.server.guests import FILE, Guests, open_file, parse_place
-from bargein.server.shapes import SharedView
 from tests.server.program import Program
 from tests.server.stage import WITHIN_S, serving
+from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,15 +52,15 @@ async def ask(client: Client, do: str, body: Mapping[str, Any], **params: str) -
     return await client.connection.ask(do, params=params, body=body, again=Resend.SAME)
 
 
-async def invite(client: Client, session: Session, name: str = "") -> InvitedReply:
-    return read(InvitedReply, await ask(client, "invite_guest", {"name": name}, session=session.id))
+async def invite(client: Client, session: Session, name: str = "") -> Invited:
+    return read(Invited, await ask(client, "invite_guest", {"name": name}, session=session.id))
 
 
-async def joined_by(invited: InvitedReply) -> JoinedReply:
+async def joined_by(invited: Invited) -> Joined:
     return await join(parse_address(invited.address, invited.shared.fingerprint))
 
 
-def as_guest(invited: InvitedReply, token: str) -> Client:
+def as_guest(invited: Invited, token: str) -> Client:
     return Client(
         invited.shared.address,
         token=token,
@@ -162,11 +166,11 @@ async def test_unshare_puts_everybody_out_and_closes_the_address(tmp_path: Path)
                         group.start_soon(until_out)
                         await seen.wait()
                         out = await ask(owner, "unshare_session", {}, session=session.id)
-                        assert read(UnsharedReply, out).guests == ("guest",)
+                        assert read(Unshared, out).guests == ("guest",)
             with pytest.raises(Disconnected):
                 await joined_by(unused)
             shared = await ask(owner, "list_guests", {}, session=session.id)
-            assert read(GuestsReply, shared) == GuestsReply()
+            assert read(SharedView, shared) == SharedView()
             # The turn was not theirs alone.
             assert (await session.interrupt()).status == "stopped"
 
@@ -217,6 +221,38 @@ async def test_a_server_for_one_principal_alone_admits_its_guests(tmp_path: Path
             await join(parse_address(address, shared.fingerprint))
 
 
+class OwnersServers:
+    """An `McpSource` with one server, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def mcp_overview(self, principal: str | None = None) -> McpOverview:
+        return McpOverview((ServerStatus("secrets", "not started", "https://intern.example/mcp"),))
+
+    async def mcp_prompt(self, name: str, words: str = "", principal: str = "") -> str:
+        self.asked.append(principal)
+        return "the text"
+
+
+async def test_a_guest_learns_nothing_of_the_owners_mcp_servers_and_starts_none(
+    tmp_path: Path,
+) -> None:
+    async with serving([], tmp_path) as stage:
+        stage.gateway.mcp = servers = OwnersServers()
+        stage.gateway.guests = guests = Guests(stage.gateway, tmp_path, address="127.0.0.1")
+        guests.begin(stage.server)
+        session = (await stage.new_session()).rpartition("/")[2]
+        address, shared = await guests.invite(session, "Anna")
+        anna = await join(parse_address(address, shared.fingerprint))
+        prompt = "/v1/mcp/prompts/mcp__secrets__all"
+        assert (await stage.get("/v1/mcp", token=anna.token))["servers"] == []
+        assert (await stage.ask("POST", prompt, {}, token=anna.token))[0] == 404
+        assert servers.asked == []
+        assert len((await stage.get("/v1/mcp"))["servers"]) == 1
+        assert await stage.post(prompt, {}) == {"text": "the text"}
+
+
 @pytest.mark.parametrize("broken", ["{", '{"place": {"host": "127.0.0.1", "port": 0, "pem": "x"}}'])
 async def test_a_file_that_cannot_be_read_keeps_nobody_from_working(
     tmp_path: Path, broken: str
@@ -265,6 +301,45 @@ async def test_another_program_at_the_port_is_named(tmp_path: Path) -> None:
                 again = await invite(owner, session)
                 assert again.shared.address != invited.shared.address
                 await joined_by(again)
+
+
+async def test_a_guest_who_joins_does_not_bring_back_a_member_who_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, waits = anyio.Event(), anyio.Event()
+    async with serving([], tmp_path) as stage:
+        stage.gateway.guests = guests = Guests(stage.gateway, tmp_path, address="127.0.0.1")
+        guests.begin(stage.server)
+        path = await stage.new_session()
+        session = path.rpartition("/")[2]
+        await stage.ask("PATCH", path, {"members": {"bob": "write"}})
+        address, shared = await guests.invite(session, "Anna")
+        share = stage.db.share
+
+        async def share_slowly(session: str, members: Mapping[str, str]) -> None:
+            if not members:
+                waits.set()
+                await goes_on.wait()
+            await share(session, members)
+
+        monkeypatch.setattr(stage.db, "share", share_slowly)
+        async with anyio.create_task_group() as group:
+            group.start_soon(stage.ask, "PATCH", path, {"members": {}})
+            await waits.wait()
+            group.start_soon(join, parse_address(address, shared.fingerprint))
+            with anyio.fail_after(WITHIN_S):
+                await until(lambda: any(row.principal == "Anna" for row in stage.db.tokens()))
+            goes_on.set()
+        assert (await stage.get(path))["members"] == {"Anna": "talk"}
+        (row,) = await stage.db.owners({session})
+        assert row.members == {"Anna": "talk"}
+
+
+def test_no_key_is_ever_in_a_file_that_commands_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    pem = make_pem("bargein", ["127.0.0.1"])
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    certificate = certificate_of(pem)
+    assert certificate.fingerprint == fingerprint_of(pem)
 
 
 def test_an_address_to_listen_at_is_an_ip_address() -> None:

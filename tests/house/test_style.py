@@ -56,6 +56,7 @@ def test_handlers_are_told_apart(tmp_path: Path) -> None:
 
 
 ENVIRONMENT_READERS = {
+    "cli/chat/file_index.py": "gives git our environment, with fetching switched off",
     "checkpoints/keeper.py": "gives the process of the snapshots a path to git",
     "checkpoints/repository.py": "gives git its path and the home with the user's ignore rules",
     "runtime/config.py": "the configuration",

@@ -24,6 +24,8 @@ class OAuthServer:
 
     url: str = ""
     lasts_s: int = 3600
+    more_metadata: dict[str, str] = field(default_factory=dict)
+    more_granted: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ("use",)
     call_needs: tuple[str, ...] = ()
     pkce: bool = True
@@ -85,7 +87,7 @@ class OAuthServer:
         }
         if self.pkce:
             found["code_challenge_methods_supported"] = ["S256"]
-        return web.json_response(found)
+        return web.json_response(found | self.more_metadata)
 
     async def register(self, request: web.Request) -> web.Response:
         self.registered += 1
@@ -124,6 +126,7 @@ class OAuthServer:
             "refresh_token": f"refresh-{number}",
             "token_type": "Bearer",
             "expires_in": self.lasts_s,
+            **self.more_granted,
         }
 
     async def revoke(self, request: web.Request) -> web.Response:

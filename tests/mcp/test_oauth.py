@@ -22,7 +22,7 @@ from bargein.mcp import McpServer
 from bargein.mcp.oauth.authorizer import Authorizer
 from bargein.mcp.oauth.discovery import OAuthFailed, check_address, read_challenge
 from bargein.mcp.oauth.flow import Visit
-from bargein.mcp.oauth.kept import KeptToken
+from bargein.mcp.oauth.kept import KeptToken, RegisteredClient
 from bargein.runtime.config import user_file
 from bargein.runtime.hiding import hiding_of
 from bargein.runtime.mcp_tokens import TokenFile
@@ -45,13 +45,13 @@ async def visit(url: str) -> str:
 
 @asynccontextmanager
 async def at_home(
-    server: OAuthServer, folder: Path, browser: Visit | None = None
+    server: OAuthServer, folder: Path, browser: Visit | None = None, **options: str
 ) -> AsyncIterator[House]:
     def authorizer_of(configured: McpServer) -> Authorizer:
         tokens = TokenFile(folder)
         return Authorizer(configured, tokens, redirect=REDIRECT, visit=browser)
 
-    async with house(server.configured(), authorizer_of=authorizer_of) as home:
+    async with house(server.configured(**options), authorizer_of=authorizer_of) as home:
         await home.prepare()
         yield home
 
@@ -144,6 +144,76 @@ async def test_a_sign_in_without_pkce_is_refused(tmp_path: Path) -> None:
         assert server.asked == []
 
 
+async def test_metadata_that_come_in_pieces_are_read_to_their_end(tmp_path: Path) -> None:
+    # More than a connection buffers at once.
+    more = {"service_documentation": "x" * 200_000}
+    async with oauth_server(more_metadata=more) as server, at_home(server, tmp_path, visit) as home:
+        assert text_of(await home.call(ECHO)) == "an answer"
+
+
+async def test_a_time_larger_than_any_number_is_no_time(tmp_path: Path) -> None:
+    async with oauth_server(lasts_s=10**400) as server:
+        async with at_home(server, tmp_path, visit) as home:
+            assert text_of(await home.call(ECHO)) == "an answer"
+        found = kept(server, tmp_path)
+        assert found is not None
+        assert found.expires_at == 0.0
+
+
+async def test_an_address_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    visited: list[str] = []
+
+    async def shown(url: str) -> str:
+        visited.append(url)
+        return await visit(url)
+
+    evil = "https://127.0.0.1/\x1b]0;owned\x07"
+    async with oauth_server(more_metadata={"authorization_endpoint": evil}) as server:
+        async with at_home(server, tmp_path, shown) as home:
+            error = home.servers.status()[0].error
+        assert visited == []
+        assert error.isprintable()
+        assert "has characters that no address has" in error
+
+
+async def test_a_token_that_no_header_can_have_is_refused(tmp_path: Path) -> None:
+    async with oauth_server(more_granted={"access_token": "a\r\nX-Evil: 1"}) as server:
+        async with at_home(server, tmp_path, visit) as home:
+            assert "gave no bearer token" in home.servers.status()[0].error
+        assert kept(server, tmp_path) is None
+
+
+async def test_a_server_that_demands_ever_more_does_not_fill_the_file(tmp_path: Path) -> None:
+    async with oauth_server() as server:
+        async with at_home(server, tmp_path, visit):
+            pass
+        async with at_home(server, tmp_path) as home:
+            for number in range(5):
+                server.call_needs = (f"a{number}" + "x" * 2000,)
+                result = await home.call(ECHO)
+                assert "it wants more (a" in text_of(result)
+                assert len(text_of(result)) < 1000
+        found = kept(server, tmp_path)
+        assert found is not None
+        assert found.scope.split()[-1] == server.call_needs[0]
+        assert len(found.scope) <= 2 * 2002
+
+
+async def test_a_secret_goes_only_to_the_server_that_gave_it(tmp_path: Path) -> None:
+    async with oauth_server() as server:
+        url, other = f"{server.url}/mcp", RegisteredClient("https://other.test", "mine", "secret")
+        TokenFile(tmp_path).put(url, KeptToken(client=other))
+        own = {"oauth_client_id": "mine"}
+        async with at_home(server, tmp_path, visit, **own) as home:
+            error = home.servers.status()[0].error
+        assert "no longer at https://other.test" in error
+        assert "bargein mcp logout web" in error
+        assert server.asked == server.grants == []
+        TokenFile(tmp_path).remove(url)
+        async with at_home(server, tmp_path, visit, **own) as home:
+            assert text_of(await home.call(ECHO)) == "an answer"
+
+
 async def test_an_answer_of_another_sign_in_is_refused(tmp_path: Path) -> None:
     async def misled(url: str) -> str:
         return (await visit(url)).replace("state=", "state=x")
@@ -184,6 +254,11 @@ def test_a_challenge_is_read() -> None:
     assert (challenge.scope, challenge.metadata_url) == ("a b", "https://x/y")
     assert challenge.wants_more
     assert read_challenge("Basic realm=x").scope == ""
+
+
+def test_no_challenge_takes_long_to_read() -> None:
+    # It took time by the square of its length, while nobody else was served.
+    assert read_challenge("a" * 1_000_000 + ' scope="a"').scope == "a"
 
 
 def test_a_token_knows_when_it_ends() -> None:

@@ -76,6 +76,12 @@ async def test_a_server_on_this_machine_is_found(nobody: Candidate) -> None:
         assert server.requests[0].path == "/v1/models"
 
 
+async def test_a_list_that_comes_in_pieces_is_read_to_its_end() -> None:
+    names = ["embed-" + "x" * 1000 for _ in range(300)]
+    async with FaultServer([models(*names, "last")]) as server:
+        assert await find_server([at(server)], token().token) == (at(server), "last")
+
+
 async def test_the_first_of_those_that_answer_is_taken() -> None:
     slow, fast = FaultServer([models("one")]), FaultServer([models("two")])
     async with slow, fast:

@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import pty
+import select
 import shutil
 import socket
 import subprocess
@@ -172,7 +173,7 @@ ESCAPES = (
     Escape("keep the rights of root", _py("int(open(\"/proc/self/status\").read().split(\"CapBnd:\")[1].split()[0], 16) & ~0x4fb and PRINT")),
     Escape("inherited descriptors", _py("import os; [PRINT for n in range(3, 256) if os.path.exists(f\"/proc/self/fd/{n}\") and \"/proc/\" not in os.readlink(f\"/proc/self/fd/{n}\")]").replace("{n}", "{{n}}")),
     # --- processes
-    Escape("see environments of others", "cat /proc/[0-9]*/environ"),
+    Escape("see environments of others", "grep -aho {mark} /proc/[0-9]*/environ"),
     Escape("see command lines of others", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'victim {mark}'", landlock=False),
     Escape("trace a process outside", _syscall("101 if __import__(\"os\").uname().machine == \"x86_64\" else 117, 16, {pid}, 0, 0")),
     Escape("trace process 1", _syscall("101 if __import__(\"os\").uname().machine == \"x86_64\" else 117, 16, 1, 0, 0")),
@@ -241,9 +242,11 @@ class Outside:
         self.shm = Path(f"/dev/shm/bargein-{os.getpid()}")
         self.shm.write_text(MARK)
         self.process = subprocess.Popen(
-            ["sleep", "600"],
-            executable="/bin/sleep",
+            ["cat"],
+            executable="/bin/cat",
             env={"SECRET": MARK},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
         self.named = subprocess.Popen(
@@ -294,6 +297,20 @@ class Outside:
         except BlockingIOError:
             return False
 
+    def _is_alive(self) -> bool:
+        """Asks the process outside for an answer: it gives none once a signal is on its way to end it.
+
+        Its exit status comes later than that, on a busy machine much later.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            os.write(self.process.stdin.fileno(), b"?")
+        except BrokenPipeError:
+            return False
+        answers, _, _ = select.select([self.process.stdout], [], [], 5)
+        return bool(answers) and os.read(self.process.stdout.fileno(), 1) == b"?"
+
     def state(self) -> dict[str, object]:
         """Everything outside, and what is protected inside of the workspace."""
         found: dict[str, object] = {}
@@ -308,7 +325,7 @@ class Outside:
         for path in sorted(self.folder.iterdir()):
             found[str(path)] = _about(path)
         found["/tmp"] = os.path.exists("/tmp/bargein-planted")
-        found["process"] = self.process.poll()
+        found["process"] = self._is_alive()
         found["heard"] = self._has_heard()
         return found
 
@@ -326,6 +343,8 @@ class Outside:
         for process in (self.process, self.named):
             process.kill()
             process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                pipe.close()
         self.shm.unlink()
         self._remove_segment()
 

@@ -95,8 +95,9 @@ async def test_a_command_writes_to_the_workspace_and_its_own_tmp_only(outside: P
         ("terminal", {"command": command}),
         ("terminal", {"command": "cat in /tmp/kept"}),
     ]
-    async with opened(outside, *calls) as engine:
-        session = await engine.session("s1")
+    async with opened(outside, *calls, ("terminal", {"command": "ls -A /tmp"})) as engine:
+        room = "matrix:!abcdefghijklmnopqr:matrix.example.org"
+        session = await engine.session(f"{room}:$first-thread")
         result = await result_of(session)
         assert "Read-only file system" in text_of(result)
         assert "call again with outside=true" in text_of(result)
@@ -104,8 +105,21 @@ async def test_a_command_writes_to_the_workspace_and_its_own_tmp_only(outside: P
         assert result.summary == f"exit code 1; the sandbox may be why: {how}"
         # The next command of the session has the same /tmp.
         assert text_of(await result_of(session)).startswith("in\ntmp\n")
+        # Another session has not, however long the beginning is that their names share.
+        other = await engine.session(f"{room}:$second-thread")
+        assert "kept" not in text_of(await result_of(other))
     assert not (outside / "out").exists()
     assert not Path("/tmp/kept").exists()
+
+
+async def test_the_systems_folder_for_temporary_files_may_be_a_link(
+    outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    async with opened(outside, ("terminal", {"command": "touch /tmp/a && ls /tmp"})) as engine:
+        assert text_of(await result_of(await engine.session("s1"))).startswith("a\n")
 
 
 async def test_python_in_the_sandbox_can_call_tools(outside: Path) -> None:

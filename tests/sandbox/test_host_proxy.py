@@ -11,13 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from bargein.cancel import CancelSource
 from bargein.errors import UserError
 from bargein.process import Means, open_containment
 from bargein.sandbox.command_sandbox import CommandSandbox, temporary_folder
-from bargein.sandbox.host_proxy import HostProxy, Hosts
+from bargein.sandbox.host_proxy import _CONNECTIONS_MAX, HostProxy, Hosts
 from tests.process.conftest import CERTAIN
 
 PYTHON = next(path for path in ("/usr/bin/python3", "/bin/python3", "python3"))
@@ -113,14 +114,17 @@ async def test_named_hosts_are_reached_and_others_refused(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "private", ["127.0.0.1", "168.63.129.16", "64:ff9b::7f00:1", "2002:7f00:1::", "fec0::1"]
+)
 async def test_a_name_below_a_domain_leads_to_no_private_address(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: str
 ) -> None:
     """Whoever owns the domain could otherwise have commands reach this machine."""
     from bargein.net.resolver import ThreadResolver
 
     async def resolve(self: object, host: str, port: int = 0, **_more: object) -> list[object]:
-        return [{"host": "127.0.0.1"}]
+        return [{"host": private if host.startswith("a.") else "127.0.0.1"}]
 
     monkeypatch.setattr(ThreadResolver, "resolve", resolve)
     entries = (f"*.example.com:{port}", f"named.test:{port}")
@@ -137,6 +141,35 @@ async def test_a_name_below_a_domain_leads_to_no_private_address(
             assert expected in await reader.read()
             writer.close()
         visitor.close()
+
+
+@pytest.mark.anyio
+async def test_one_command_does_not_keep_others_from_the_proxy(port: int, tmp_path: Path) -> None:
+    async with HostProxy((f"127.0.0.1:{port}",), tmp_path) as proxy:
+        visitors, addresses = [], []
+        for _ in range(2):
+            listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+            addresses.append(listening.getsockname())
+            visitor = socket.socket(socket.AF_UNIX)
+            visitor.connect(proxy.door)
+            socket.send_fds(visitor, [b"."], [listening.fileno()])
+            listening.close()
+            visitors.append(visitor)
+        # As many as the proxy serves at once, which ask for nothing.
+        idle = [socket.create_connection(addresses[0]) for _ in range(_CONNECTIONS_MAX)]
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection(*addresses[1])
+            writer.write(f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert b"page /" in await reader.read()
+            writer.close()
+        # When a command has ended, its room is free again.
+        visitors[0].close()
+        for connection in idle:
+            connection.close()
+        async with asyncio.timeout(10):
+            while proxy._free._value < _CONNECTIONS_MAX:
+                await anyio.lowlevel.checkpoint()
+        visitors[1].close()
 
 
 @pytest.fixture

@@ -16,11 +16,19 @@ from bargein.cli.people import agent_for_person, closed_in, describe, make_folde
 from bargein.contracts.permission import PermissionMode
 from bargein.models.scripted import ScriptedModel
 from bargein.process import SandboxReport
-from bargein.runtime.config import load_config
+from bargein.runtime.config import load_config, user_file
 from tests.sandbox.test_command_sandbox import Made, outside, result_of  # noqa: F401 - a fixture
 from tests.tools.desk import text_of
 
 pytestmark = pytest.mark.anyio
+
+
+OF_THE_OPERATOR = """
+[tools]
+environment_allowed = ["OF_THE_OPERATOR_TOKEN"]
+[sandbox]
+hosts = ["127.0.0.1:1"]
+"""
 
 
 @asynccontextmanager
@@ -38,7 +46,11 @@ async def opened(folder: Path, *calls: Made) -> AsyncIterator[Engine]:
         "HOME": str(folder / "home"),
         "BARGEIN_HOME": str(folder / "data"),
         "BARGEIN_MODEL": f"scripted:{folder / 'script.toml'}",
+        "OF_THE_OPERATOR_TOKEN": "given to the operator's own commands",
     }
+    settings = user_file(environment)
+    settings.parent.mkdir(parents=True)
+    settings.write_text(OF_THE_OPERATOR)
     config = load_config(environment, folder=folder / "work")
     (folder / "data").mkdir()
     make_folder(config.home)
@@ -100,6 +112,17 @@ async def test_nobody_can_allow_a_command_to_leave(outside: Path) -> None:  # no
     assert not (outside / "out").exists()
 
 
+async def test_what_the_operators_own_commands_get_is_not_for_others(
+    outside: Path,  # noqa: F811
+) -> None:
+    connect = 'import socket; socket.create_connection(("127.0.0.1", 3128), 5)'
+    look = f"echo [$OF_THE_OPERATOR_TOKEN$http_proxy]; python3 -c '{connect}' 2>&1 | tail -1"
+    async with opened(outside, ("terminal", {"command": look})) as engine:
+        said = text_of(await result_of(await engine.session("alice-1"))).splitlines()
+        assert said[0] == "[]"
+        assert "Connection refused" in said[1]
+
+
 async def test_files_of_others_are_out_of_reach_too(outside: Path) -> None:  # noqa: F811
     calls: list[Made] = [
         ("read_file", {"path": "../bob/secret"}),
@@ -115,7 +138,8 @@ async def test_files_of_others_are_out_of_reach_too(outside: Path) -> None:  # n
 
 
 def test_names_become_folders_that_cannot_meet(tmp_path: Path) -> None:
-    names = ["alice", "../bob", "a/b", ".", "..", "x-61", "a", "Ä", "alice@example.com", ""]
+    names = ["alice", "../bob", "a/b", ".", "..", "x-61", "a", "Ä", "alice@example.com"]
+    names += ["日" * 99 + "1", "日" * 99 + "2", "a" * 100, "a" * 99, ""]
     places = [place_of(tmp_path, name) for name in names]
     assert places.pop() is None
     folders = [Path(place.workspace) for place in places if place is not None]

@@ -4,15 +4,25 @@ import base64
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import anyio
 import pytest
 from msgspec.structs import replace
 
+from bargein.contracts.store import LeasedStore
 from bargein.models.script import Say, Step, Wait
+from bargein.server.access import Principal
+from bargein.server.anywhere import Anywhere
+from bargein.server.app import OPERATIONS
+from bargein.server.edge import Edge
+from bargein.server.keys import Kept
 from bargein.server.limits import FREE_BYTES, ByteBudget, GatewayLimits, Hold
+from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.problems import MEDIA_TYPE, Problem
+from bargein.server.talking import send_message
+from bargein.session.elsewhere import Elsewhere
 from bargein.session.limits import Limits
 from bargein.stores.sqlite import SqliteStore
 from tests.server.stage import LIMITS, START_TOKEN, WITHIN_S, Json, serving, type_of
@@ -225,3 +235,31 @@ async def test_a_log_is_read_in_pages_of_bounded_size(tmp_path: Path) -> None:
             assert seen == [each.seq for each in whole]
     finally:
         await store.aclose()
+
+
+async def test_what_a_node_keeps_to_send_on_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where other nodes may have the session, a body is there twice."""
+    seen: list[int] = []
+
+    class Looking(Edge):
+        async def perform_here(
+            self, operation: Operation, api_request: ApiRequest, body: Body
+        ) -> Reply | Kept:
+            seen.append(self.gateway.budget.held["ann"])
+            return Reply(200)
+
+    async with serving([], tmp_path) as stage:
+        gateway = stage.gateway
+        asked = ApiRequest(gateway, Principal("ann"), {}, {})
+        anywhere = Anywhere(Looking(gateway), OPERATIONS)
+        body, nodes = bytearray(100 * KIB), cast(LeasedStore, stage.engine.store)
+        await anywhere.perform(send_message, asked, body)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.engine, "elsewhere", Elsewhere(stage.engine, nodes))
+            await anywhere.perform(send_message, asked, body)
+            with pytest.raises(Problem, match="of requests and answers"):
+                await anywhere.perform(send_message, asked, bytearray(17 * KIB * KIB))
+        assert seen == [0, 100 * KIB - FREE_BYTES]
+        assert not gateway.budget.held["ann"]

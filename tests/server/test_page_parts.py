@@ -80,6 +80,16 @@ RENDER = """async (text) => {
   return view.node.innerHTML;
 }"""
 
+# A conversation that a fork begins with: what the engine told the model, and the user's words.
+HISTORY = """async (texts) => {
+  const { historyHandlers } = await import("/static/js/state/history.js");
+  const content = texts.map((text) => ({ type: "text", text }));
+  const { history } = historyHandlers.history_imported({}, {
+    messages: [{ type: "user", content }],
+  });
+  return history.slice(0, -1).map(({ kind, text }) => [kind, text]);
+}"""
+
 # The same text in pieces, as it streams, against all of it at once.
 STREAMED = """async ([text, places]) => {
   const { markdownView } = await import("/static/js/text/markdown.js");
@@ -96,6 +106,21 @@ STREAMED = """async ([text, places]) => {
 @pytest.mark.parametrize(("text", "expected"), RENDERED)
 def test_markdown_becomes_elements(tab: Visit, text: str, expected: str) -> None:
     assert tab.page.evaluate(RENDER, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["[stopped]\n[x: y]", "go on"], [["notice", "[stopped]\n[x: y]"], ["history", "go on"]]),
+        (["[cut]", "[mine]"], [["notice", "[cut]"], ["history", "[mine]"]]),
+        (["[mine]"], [["history", "[mine]"]]),
+        (["one", "[two]"], [["history", "one\n[two]"]]),
+    ],
+)
+def test_what_the_model_was_told_is_not_shown_as_the_users_words(
+    tab: Visit, texts: list[str], shown: list[list[str]]
+) -> None:
+    assert tab.page.evaluate(HISTORY, texts) == shown
 
 
 def test_a_table_and_a_code_block(tab: Visit) -> None:

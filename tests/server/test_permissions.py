@@ -10,8 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
+from bargein.contracts.message import QuestionPolicy
 from bargein.contracts.permission import Standing
 from bargein.models.script import Answer, Call, Say
+from bargein.server.gateway import Settings
 from bargein.session.permits import PermissionSettings
 from bargein.stores.grants import FolderGrants, GrantsFile
 from bargein.tools import Decision, Policy, Rule, tool
@@ -198,11 +200,48 @@ async def test_one_who_may_talk_approves_nothing_until_allowed_to(tmp_path: Path
             status, problem = await stage.ask("POST", answering, {"text": words}, token=tom)
             assert (status, problem["code"]) == (403, "forbidden")
             assert "/share approve tom" in problem["detail"]
-        for path in ("/undo", "/redo", "/history"):
-            body: Json = {"messages": []} if path == "/history" else {}
-            status, _problem = await stage.ask("POST", session + path, body, token=tom)
-            assert status == 403, path
+        body: Json
+        for path, body in (
+            ("/undo", {}),
+            ("/undo/calls", {}),
+            ("/redo", {}),
+            ("/history", {"messages": []}),
+            ("/messages", {"text": "no, start over", "mode": "rollback"}),
+        ):
+            status, problem = await stage.ask("POST", session + path, body, token=tom)
+            assert (status, problem["code"]) == (403, "forbidden"), path
+            assert "not change files or the past" in problem["detail"]
         await stage.ask("PATCH", session, {"members": {"tom": "write"}})
         assert (await stage.ask("POST", answering, {"text": "allow"}, token=tom))[0] == 200
         # A question that allows nothing is answered like a message.
         assert (await stage.ask("POST", f"{session}/interrupt", {}, token=tom))[0] == 200
+
+
+@pytest.mark.parametrize("asked", [None, "allow"])
+async def test_one_who_may_talk_has_no_call_allowed_by_the_openai_side(
+    tmp_path: Path, asked: str | None
+) -> None:
+    script = [Answer([Say("Hi.")]), *calls("x", "y")]
+    everything = Settings(openai_questions=QuestionPolicy.ALLOW)
+    async with serving(script, tmp_path, tools=[run], policy=ASK, settings=everything) as stage:
+        tom = await stage.person("tom")
+        first = await stage.post("/v1/responses", {"input": "hello"})
+        (listed,) = (await stage.get("/v1/sessions"))["sessions"]
+        session = f"/v1/sessions/{listed['id']}"
+        await stage.ask("PATCH", session, {"members": {"tom": "talk"}})
+        metadata = {} if asked is None else {"questions": asked}
+        chat = {"messages": [{"role": "user", "content": "go"}]}
+        body: Json
+        for path, body in (
+            ("/v1/chat/completions", chat | {"metadata": {"session": listed["id"], **metadata}}),
+            ("/v1/responses", {"input": "go", "previous_response_id": first["id"]}),
+        ):
+            given = {"metadata": metadata} | body
+            status, answer = await stage.ask("POST", path, given, token=tom)
+            assert (status, answer["error"]["code"]) == (403, "forbidden"), answer
+            assert "tom may read and talk here, and approves nothing" in answer["error"]["message"]
+        assert len(stage.model.plays) == 1
+        refusing = {"input": "go", "previous_response_id": first["id"]}
+        refusing |= {"metadata": {"questions": "refuse"}}
+        await stage.post("/v1/responses", refusing, token=tom)
+        assert (await stage.post("/v1/responses", {"input": "go"}))["status"] == "completed"

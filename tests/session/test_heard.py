@@ -217,8 +217,24 @@ class TestInASession:
                     await session.rename("the sea")
                     first.opened.set()
                     await second.reached.wait()
-                    await session.interrupt(expected_turn="t1", heard=HeardSoFar("t1", HEARD))
+                    for characters in (len(SEA), HEARD, HEARD + 5):
+                        heard = HeardSoFar("t1", characters)
+                        await session.interrupt(expected_turn="t1", heard=heard)
                     second.opened.set()
+            assert said(await asked(world)) == ["The sea is wide"]
+
+    async def test_reports_without_a_turn_between_take_no_memory(self) -> None:
+        store = HeldStore()
+        async with a_world([[Say(SEA)]], store=store) as world:
+            await completes(await world.session(), "go")
+        async with a_world([[Say("Yes.")]], store=store) as world:
+            session = await world.session()
+            for characters in range(50):
+                await session.interrupt(heard=HeardSoFar("t1", HEARD + characters))
+            actor = world.engine.core.actor_in_memory("alice")
+            assert actor is not None
+            assert len(actor.logbook._heard) == 1
+            await completes(session, "go on")
             assert said(await asked(world)) == ["The sea is wide"]
 
     async def test_undo_takes_back_the_turn_with_what_was_heard(self) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 import pytest
 
 from bargein.calls.words import NOBODY_ANSWERS, NOBODY_APPROVES
-from bargein.contracts.event import InterruptLanded, QuestionAsked, QuestionClosed, TurnOutcome
+from bargein.contracts.event import (
+    CallStarted,
+    InterruptLanded,
+    QuestionAsked,
+    QuestionClosed,
+    TurnOutcome,
+)
 from bargein.contracts.message import QuestionPolicy
 from bargein.models.script import Answer, Call, Expect, Say, Step
+from bargein.session.session import Session
 from bargein.stores.memory import MemoryStore
 from bargein.tools import Decision, Policy, Rule, tool
 from bargein.tools.ask import ask_tool
@@ -32,6 +41,16 @@ def write(name: str) -> str:
     return f"wrote {name}"
 
 
+def waiting_for(event: anyio.Event) -> Callable[..., object]:
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await event.wait()
+        return "waited"
+
+    return wait
+
+
 @pytest.fixture(autouse=True)
 def _nothing_written() -> None:
     WROTE.clear()
@@ -51,6 +70,60 @@ async def test_questions_are_answered_at_once_in_plain_sight(policy: QuestionPol
         )
         assert (["x"] if policy is QuestionPolicy.ALLOW else []) == WROTE
         await world.check()
+
+
+async def test_nobody_approves_in_advance_what_another_adds_to_the_turn() -> None:
+    goes_on = anyio.Event()
+    script: Script = [[Call("wait", {})], [Call("write", {"name": "x"})], [Say("Done.")]]
+    async with a_world(script, tools=[write, waiting_for(goes_on)], policy=CAREFUL) as world:
+        session = await world.session()
+        sent = await session.send("go", questions=QuestionPolicy.ALLOW, sender="anna")
+        await wait_for(session, CallStarted)
+        await session.send("rather write x", sender="tom")
+        goes_on.set()
+        await wait_for(session, QuestionAsked)
+        (asked,) = await session.questions()
+        assert not WROTE
+        await session.answer(asked.id, "deny")
+        with anyio.fail_after(WITHIN_S):
+            await sent.result()
+        assert not WROTE
+        await world.check()
+
+
+@pytest.mark.parametrize("editor", ["anna", "tom"])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_words_that_another_changed_are_not_approved_in_advance(
+    editor: str, restarts: bool
+) -> None:
+    goes_on = anyio.Event()
+    tools, store = [write, waiting_for(goes_on)], MemoryStore()
+    queued: Script = [[Call("write", {"name": "x"})], [Say("Done.")]]
+    script: Script = [[Call("wait", {})], [Say("Waited.")], *queued]
+    async with a_world(script, tools=tools, policy=CAREFUL) as world:
+        session = await world.session()
+        await session.send("first")
+        await wait_for(session, CallStarted)
+        allow = QuestionPolicy.ALLOW
+        sent = await session.send("write y", mode="queue", questions=allow, sender="anna")
+        await session.edit(sent.message, "write x", by=editor)
+        store.restore(world.store.snapshot())
+        if not restarts:
+            goes_on.set()
+            await _comes_to_write(session, asks=editor != "anna")
+    if restarts:
+        async with a_world(queued, tools=tools, policy=CAREFUL, store=store) as world:
+            await _comes_to_write(await world.session(), asks=editor != "anna")
+
+
+async def _comes_to_write(session: Session, *, asks: bool) -> None:
+    if asks:
+        await wait_for(session, QuestionAsked)
+        (asked,) = await session.questions()
+        await session.answer(asked.id, "deny")
+    with anyio.fail_after(WITHIN_S):
+        await session.settled()
+    assert ([] if asks else ["x"]) == WROTE
 
 
 async def test_a_question_ends_the_turn_if_that_is_what_was_said() -> None:

@@ -226,7 +226,7 @@ class TestRefusals:
                     await world.model.gate("aside").reached()
                     while len(world.engine.core.side_runs) < SIDE_AT_ONCE_MAX:
                         await anyio.lowlevel.checkpoint()
-                    with pytest.raises(UserError, match="no more may be"):
+                    with pytest.raises(UserError, match="which is the limit"):
                         await session.side_question("side?")
                     world.model.gate("aside").open()
             assert world.engine.core.side_runs == {}

@@ -3,13 +3,35 @@
 import anyio
 import pytest
 
-from bargein.contracts.event import TurnHidden, TurnSettled
+from bargein.contracts.event import Recorded, TurnHidden, TurnSettled
 from bargein.models.script import Call, Expect, Say, Wait
 from bargein.session.session import TooLate
 from bargein.session.undo import Undone
-from tests.session.world import Script, a_while, a_world, answered, completes
+from tests.session.world import Gate, HeldStore, Script, a_while, a_world, answered, completes
 
 pytestmark = pytest.mark.anyio
+
+
+class LateReads(HeldStore):
+    """What `reads` gates is what the log was before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Gate | None = None
+
+    async def events(
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[Recorded]:
+        reads, self.reads = self.reads, None
+        found = await super().events(session, after=after, limit=limit, bytes_max=bytes_max)
+        if reads is not None:
+            await reads()
+        return found
 
 
 async def test_the_last_turn_is_hidden_from_the_model_and_then_the_one_before() -> None:
@@ -132,4 +154,30 @@ async def test_what_an_earlier_one_did_is_told_too_when_another_is_taken_back() 
         told = str(world.model.requests[-1].messages)
         assert "What it did was not undone" in told
         assert "write" in told
+        await world.check()
+
+
+async def test_a_turn_that_comes_while_the_log_is_read_is_not_taken_back_with_it() -> None:
+    store = LateReads()
+    async with a_world([[Say("one")], [Say("two")]], store=store) as world:
+        session = await world.session()
+        await completes(session, "first")
+        store.reads = gate = Gate()
+
+        told: list[str] = []
+
+        async def undo() -> None:
+            try:
+                told.append((await session.undo()).turn)
+            except TooLate as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(undo)
+            await gate.reached.wait()
+            await completes(session, "second")
+            gate.opened.set()
+        assert told == ["t2 has begun meanwhile; nothing was taken back"]
+        assert len(await session.transcript()) == 4
+        assert not [e for e in await session.events() if isinstance(e.event, TurnHidden)]
         await world.check()

@@ -16,6 +16,7 @@ from bargein.contracts.event import (
     TurnOutcome,
     TurnSettled,
 )
+from bargein.contracts.message import HeardSoFar
 from bargein.contracts.model import Text
 from bargein.contracts.tool import Approval, CallStatus, Effect
 from bargein.models.script import Call, Expect, Say
@@ -25,6 +26,7 @@ from bargein.tools.approval import Decision, Policy, Rule
 from bargein.tools.declaration import Tool
 from tests.session.laws import events_of
 from tests.session.test_crash_points import Filmed, has_messages
+from tests.session.test_undo import LateReads
 from tests.session.world import (
     WITHIN_S,
     Gate,
@@ -190,6 +192,50 @@ async def test_a_stop_ends_it_and_its_receipt_names_the_calls() -> None:
         said = str(world.model.requests[-1].messages)
         assert "[order (t1_2_1), by cancel: stopped; it may have happened half]" in said
         assert "[order (t1_1_1), by cancel: not_started]" in said
+        await world.check()
+
+
+async def test_what_was_heard_of_a_turn_before_one_that_was_taken_back_with_its_calls() -> None:
+    shop = Shop()
+    script: Script = [[Say("Welcome.")], *ordering("tea"), [Say("Next.")]]
+    async with a_world(script, tools=shop.tools()) as world:
+        session = await world.session()
+        await completes(session, "hello")
+        await completes(session, "tea")
+        await undone(session, await session.undo_calls())
+        assert (await session.undo()).turn == "t2"
+        receipt = await session.interrupt(expected_turn="t1", heard=HeardSoFar("t1", 4))
+        assert receipt.stored
+        await completes(session, "go on")
+        shown = str(world.model.requests[-1].messages)
+        assert "Welc" in shown
+        assert "Welcome" not in shown
+        await world.check()
+
+
+async def test_two_at_once_undo_a_call_once() -> None:
+    """The log that the second reads is older than the turn of the first."""
+    shop, store = Shop(), LateReads()
+    async with a_world(ordering("tea"), tools=shop.tools(), store=store) as world:
+        session = await world.session()
+        await completes(session, "go")
+        store.reads = gate = Gate()
+
+        told: list[str] = []
+
+        async def late() -> None:
+            try:
+                told.append((await session.undo_calls()).turn)
+            except TooLate as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(late)
+            await gate.reached.wait()
+            await undone(session, await session.undo_calls())
+            gate.opened.set()
+        assert told == ["t2 has begun meanwhile; nothing was taken back"]
+        assert shop.did[1:] == ["cancel tea, number 1"]
         await world.check()
 
 

@@ -24,6 +24,7 @@ from bargein.testing.simulation.plan import (
     Step,
     StopCall,
     StopChild,
+    StopSession,
     StopTurn,
     StoreFault,
     StoreFaultKind,
@@ -238,3 +239,30 @@ def test_a_life_may_begin_something_until_it_is_told_that_another_has_taken_over
         users = ((at(0.0, send),), (at(0.388, send),))
         outcome = simulate(Plan(160010545, 1, users, lives, temper))
         assert outcome.broken is None, outcome.story()
+
+
+def test_a_turn_that_was_stopped_before_it_began_does_not_count_as_crashed() -> None:
+    """Its start was durable, though the store said otherwise. The receipt of its stop was made
+    outside of the turn, so that the recovery did not know of it."""
+    stopped = Step(5.0, 0, StopTurn(), moment=Moment.SETTLES)
+    hold(
+        (at(0.0, SendMessage(Mode.STEER)), at(0.3, SendMessage(Mode.INTERRUPT))),
+        (stopped,),
+        temper=Temper(stalls=1.0),
+        lives=(LifePlan(faults=(StoreFault(1, StoreFaultKind.FAILS_AFTER, event="TurnStarted"),)),),
+    )
+
+
+def test_a_receipt_that_is_not_stored_tells_nothing_of_a_later_owners_turn() -> None:
+    """That turn had the same id, because the start of this one was never stored. The check of
+    receipts took them for one."""
+    slow = StoreFault(0, StoreFaultKind.SLOW_BEFORE, 1.0, event="TurnSettled")
+    hold(
+        (
+            at(0.0, SendMessage(Mode.STEER)),
+            at(0.1, SendMessage(Mode.INTERRUPT)),
+            at(0.5, StopSession(), alone=False),
+        ),
+        temper=Temper(stalls=1.0),
+        lives=(LifePlan(LifeEnd.OVERTAKEN, at_s=0.7, faults=(slow,)),),
+    )

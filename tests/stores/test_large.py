@@ -161,6 +161,28 @@ async def test_the_same_session_waits_for_its_large_commit(path: Path) -> None:
     await store.aclose()
 
 
+async def test_a_session_waits_for_its_commit_that_waits_for_another(path: Path) -> None:
+    gate = SegmentGate(after=2)
+    store = await gated(path, gate)
+    head, other = await made(store, "s"), await made(store, "other")
+    outcomes: list[Exception | None] = []
+
+    async def write(*commits: Any) -> None:
+        outcomes.extend(await store.commit(commits))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write, step(head, much(1, SIZE)))
+        assert await anyio.to_thread.run_sync(gate.reached.wait, 30)
+        group.start_soon(write, step(head, said(2), expected_seq=1), step(other, said(3)))
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(write, step(other, said(4), expected_seq=1))
+        await anyio.wait_all_tasks_blocked()
+        gate.opened.set()
+    assert outcomes == [None] * 4
+    assert await log(store, "other") == [said(3), said(4)]
+    await store.aclose()
+
+
 async def test_closing_finishes_a_large_commit(path: Path) -> None:
     gate = SegmentGate(after=2)
     store = await gated(path, gate)

@@ -280,7 +280,9 @@ async def test_a_stop_for_a_node_that_died_is_answered_truthfully(address: str) 
         await nodes.one.store.mail.aclose()
         async with sql(address) as connection:
             stopping = asyncio.ensure_future(there.interrupt())
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(WITHIN_S):
+                while not await connection.fetchval("SELECT count(*) FROM bargein.mail"):
+                    await asyncio.sleep(0.01)
             await connection.execute(
                 "UPDATE bargein.nodes SET lease_until = clock_timestamp() - interval '1 s' "
                 "WHERE id = 'one'"

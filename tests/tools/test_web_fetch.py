@@ -407,7 +407,7 @@ async def test_without_an_allowance_loopback_is_refused(
 
 
 async def test_a_client_can_be_used_alone(desk: Desk) -> None:
-    from bargein.tools.web_address import read_networks
+    from bargein.net.public_address import read_networks
 
     client = WebClient(bytes_max=10, allowed=read_networks(["127.0.0.0/8"]))
     async with serving(page=reply(b"0123456789abc")) as server:

@@ -1,6 +1,7 @@
-"""Chat programs as a way in: Bargein where people already talk.
+"""Channels: brings sessions to the chat platforms where people already talk.
 
-`contract` is what an adapter for a platform is written against, `hub` joins adapters with an
-engine. Between them, the same for every platform: `conversation` (in), `showing` and `outbox`
-(out), `access` (who may speak), `rows` (what must not be forgotten).
+`contract` is the interface of an adapter for a platform; `hub` joins adapters with an engine. The
+modules between them are the same for every platform: `conversation` takes what people say,
+`showing` and `outbox` send what the session says, `access` decides who may speak, and `rows` stores
+what a restart needs.
 """

@@ -1,9 +1,9 @@
-"""Who may speak to a bot. Closed by default: strangers get silence.
+"""Decides who may speak to a bot. A stranger gets no answer.
 
 The operator makes a code (`bargein channels pair`) and gives it to a person, who sends it to the
-bot. Who sends it is paired: this person, in this chat, and nowhere else. A code works once, in a
-chat of the kind it was made for, for ten minutes. A pairing in a private chat says nothing about
-groups, and another person in a paired group is a stranger.
+bot. That pairs this person in this chat, and in no other. A code works once, within ten minutes, in
+a chat of the kind it was made for. A pairing in a private chat does not count in groups, and
+another person in the same group stays a stranger.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Files and voice notes that come with a message: few, small, with names that are only names."""
+"""Takes files and voice notes of a message, within bounds, under names without directories."""
 
 import re
 from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
     {"channels": {"home": {"kind": "telegram", "token": "${TELEGRAM_TOKEN}"}}}
 
-`${VAR}` stands for a variable of the environment. A project's files name no channels: whoever may
-write them could let strangers in. Two channels never share a token, because a platform has one
-reader for each.
+`${VAR}` stands for a variable of the environment. A project's files cannot name channels, because
+anybody who can write them could let strangers in. Two channels never share a token, because a
+platform has one reader for each token.
 """
 
 import importlib
@@ -200,7 +200,7 @@ def channel_of(where: str, name: str, spec: object) -> ConfiguredChannel:
     """Checks one channel as it is written. Raises `UserError`."""
     where = f"{where}: channel {name}"
     if _NAME.fullmatch(name) is None:
-        raise UserError(f"{where}: a name has small letters, digits, - and _, and at most 32")
+        raise UserError(f"{where}: a name has lower-case letters, digits, - and _, 32 at most")
     if not isinstance(spec, dict) or not all(isinstance(each, str) for each in spec.values()):
         raise UserError(f"{where}: it must be a table of texts")
     kind = KINDS.get(spec.get("kind", ""))

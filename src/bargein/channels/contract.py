@@ -1,19 +1,19 @@
-"""What a chat platform brings and what it is asked for. An adapter is one class with `Channel`.
+"""The interface between a chat platform and the rest: an adapter is one class with `Channel`.
 
-An adapter reads the platform's updates and hands them to its `Desk`, and does what it is asked:
-send, edit, preview, fetch a file. It decides nothing: who may speak, what a command is, what is
-shown and when is the same on every platform and stands in this folder.
+An adapter reads the platform's updates, hands them to its `Desk`, and carries out requests: send,
+edit, preview, fetch a file. It decides nothing. Who may speak, what a command is, and what is shown
+when is the same on every platform; the other modules of this folder decide it.
 
 What an adapter must keep:
 
 - `run` moves the platform's cursor only after `Desk.receive` has returned: then the messages are
   durable. It hands over all updates that it has at once, in the platform's order.
-- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so, and
-  `NotReached` only if there was no connection. Whatever else they raise means that nobody knows
-  whether the message is there.
+- `send` and `edit` raise `RetryLater` or `NotDelivered` only if the platform said so, `NotReached`
+  only if there was no connection, and `Crowded` only if the adapter did not make the call. After
+  any other error nobody knows whether the message arrived.
 - No call retries by itself, and none sleeps for a rate limit.
-- What strangers send ends nothing: an event that is not like the platform's documentation is
-  logged (`not_understood`) and left out.
+- An event that differs from the platform's documentation ends nothing: the adapter logs it
+  (`not_understood`) and skips it.
 """
 
 import logging
@@ -32,6 +32,7 @@ __all__ = [
     "ChatKind",
     "ChatMessage",
     "ChatRate",
+    "Crowded",
     "Desk",
     "HookAnswer",
     "HookChannel",
@@ -49,11 +50,11 @@ __all__ = [
 _log = logging.getLogger("bargein.channels")
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
-"""What reading an event raises that is not like the platform's documentation."""
+"""The errors of reading an event that differs from the platform's documentation."""
 
 
 def not_understood(channel: str, error: Exception) -> None:
-    """Logs that an event was left out, and none of its words."""
+    """Logs that an event was skipped, without any of its words."""
     _log.warning("%s: an event was not understood: %s", channel, type(error).__name__)
 
 
@@ -63,6 +64,11 @@ class RetryLater(WorldError):
     def __init__(self, after_s: float) -> None:
         super().__init__(f"the platform asks to wait {after_s:g} s", retryable=True)
         self.after_s = after_s
+
+
+class Crowded(RetryLater):
+    """The platform counts the calls in all chats together, and there is none left for this one. It
+    was not made. A call of more weight may still be made in this chat."""
 
 
 class NotReached(RetryLater):
@@ -152,12 +158,13 @@ class ChatMessage(Value, frozen=True):
     """A message for a chat. `key` names it for ever: the idempotency key, where there is one.
     `exact`: people decide by this text, so each character is shown as it is, and no mark formats
     or hides another. Such a text has half of `Traits.text_max` at most: there is room to escape
-    every character."""
+    every character. `preview`: it is still being written, and gives way where calls are scarce."""
 
     text: str
     key: str
     buttons: tuple[Button, ...] = ()
     exact: bool = False
+    preview: bool = False
 
 
 class ChatRate(Value, frozen=True):
@@ -168,18 +175,22 @@ class ChatRate(Value, frozen=True):
 
 
 class Traits(Value, frozen=True):
-    """What the platform can do. `keyed`: the same `ChatMessage.key` sent twice is one message, if
-    no more than `key_lasts_s` lie between. `rate` is that of a private chat, `group_rate` that of
-    a group if it is another. `edits`: a message can be changed. `previews`: it shows text that is
-    being written by means of its own (`Channel.preview`); without, and with `edits`, previews are
-    edits. `previews_stay`: such a preview is a message, and `Channel.edit` makes it say the final
-    words. `replies`: people can reply to one message, and `Update.target` says to which."""
+    """What the platform can do.
+
+    `keyed`: two messages with the same `ChatMessage.key`, sent within `key_lasts_s`, are one
+    message. `rate` is the rate of a private chat, and of a group unless there is a `group_rate`.
+    `edits`: a message can be changed. `previews`: the platform has its own means of showing text
+    that is still being written (`Channel.preview`); without it, previews are edits, if there are
+    `edits`. A preview disappears `preview_lasts_s` after it was shown last. `previews_stay`: such a
+    preview is a message, to which `Channel.edit` gives the final words. `replies`: people can reply
+    to a certain message, which `Update.target` names."""
 
     text_max: int = 4000
     keyed: bool = False
     key_lasts_s: float = float("inf")
     edits: bool = True
     previews: bool = False
+    preview_lasts_s: float = float("inf")
     previews_stay: bool = False
     replies: bool = True
     rate: ChatRate = ChatRate()
@@ -187,29 +198,29 @@ class Traits(Value, frozen=True):
 
 
 class Desk(Protocol):
-    """Where an adapter hands over what it has read."""
+    """Takes the updates that an adapter has read."""
 
     @property
     def cursor(self) -> str:
-        """The last cursor that was kept; empty at the very first start."""
+        """The cursor that was stored last; empty at the very first start."""
         ...
 
     async def reached(self) -> None:
-        """Say that the platform has answered: it can be read. Called at each connection."""
+        """Report that the platform has answered. Call it at each connection."""
         ...
 
     async def receive(self, updates: Sequence[Update], *, cursor: str = "") -> Sequence[Update]:
-        """Take these updates. Everything in them is durable when this returns, and so is the
-        cursor. It waits for one commit and for nothing else, so that reading can go on. If it
-        raises, the platform has to deliver them again. A stop among them takes effect at once,
-        whatever stands before it. Returns those of people who may speak: others get silence."""
+        """Take these updates. They and the cursor are durable when this returns. It waits for one
+        commit and for nothing else, so that reading can go on. If it raises, the platform has to
+        deliver them again. A stop among them takes effect at once, whatever comes before it.
+        Returns the updates of people who may speak; strangers get no answer."""
         ...
 
 
 class Channel(Protocol):
     @property
     def name(self) -> str:
-        """The operator's name for it. It is part of the names of its sessions."""
+        """The operator's name for the channel. The names of its sessions contain it."""
         ...
 
     @property
@@ -221,23 +232,24 @@ class Channel(Protocol):
         ...
 
     async def run(self, desk: Desk) -> None:
-        """Read updates until cancelled. Raises if the platform cannot be reached; it is called
+        """Read updates until cancelled. Raises if the platform cannot be reached; the hub calls it
         again after a while."""
         ...
 
     async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
-        """Returns the platform's id of the new message."""
+        """Send a message. Returns the platform's id of it."""
         ...
 
     async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
-        """Make a message say this. One that says it already is no error."""
+        """Change what a message says. It is no error if the message says this already."""
         ...
 
     async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
-        """Show text that is still being written. Returns None if this chat cannot: previews are
-        edits there. Returns the platform's id of the message with `Traits.previews_stay`, else an
-        empty text. With `previews_stay` an empty `text` says that nothing more comes: a stop.
-        Only called with `Traits.previews`."""
+        """Show text that is still being written. Called only with `Traits.previews`.
+
+        Returns None if this chat has no previews: then they are edits. Returns the platform's id of
+        the message with `Traits.previews_stay`, and else an empty text. With `previews_stay`, an
+        empty `text` ends the preview after a stop."""
         ...
 
     async def typing(self, chat: ChatAddress) -> None:
@@ -245,16 +257,16 @@ class Channel(Protocol):
         ...
 
     async def fetch(self, offer: Offer, bytes_max: int) -> bytes:
-        """The bytes of a file. Raises `NotDelivered` if it has more than `bytes_max`."""
+        """Return the bytes of a file. Raises `NotDelivered` if it has more than `bytes_max`."""
         ...
 
     async def aclose(self) -> None:
-        """Close all connections. Nothing is called afterwards."""
+        """Close all connections. No other method is called afterwards."""
         ...
 
 
 class HookAnswer(Value, frozen=True):
-    """What a platform gets for a request of its own."""
+    """The answer to a request that the platform sends."""
 
     status: int = 200
     body: bytes = b""
@@ -267,6 +279,7 @@ class HookChannel(Protocol):
     `/channels/NAME` while `run` runs."""
 
     async def hook(self, headers: Mapping[str, str], body: bytes) -> HookAnswer:
-        """Take one request. `headers` have names in small letters. Checks that the platform sent
-        it before it reads the body; answers well only when the updates are durable."""
+        """Take one request. `headers` have lower-case names. Check that the platform sent the
+        request before you read its body, and answer with success only when the updates are
+        durable."""
         ...

@@ -1,16 +1,15 @@
-"""One chat, thread or topic: what comes in goes to its session, in order; what its session shows
-goes out.
+"""Joins one chat, thread or topic with its session: passes updates in, in order, and answers out.
 
-The lane. Updates of a chat are handled one after the other, so that their order is kept; other
-chats do not wait. A stop does not stand in the lane: it cancels what runs at the moment it comes,
-and ends the wait for files. What stands before it in the lane is still accepted, and stopped right
-after, so that all of it is held, as after any stop.
+The lane. The updates of a chat are handled one after the other, to keep their order; other chats do
+not wait. A stop skips the lane: it cancels the running work at the moment it arrives, and ends the
+wait for files. The session still accepts the messages before it in the lane and then stops, so all
+of them are held, as after any stop.
 
-The rows. An update has a row from before it was confirmed to the platform until it was handled. One
-that cannot be handled is tried again for a while, and then refused. A message is heard when the
-session has accepted it; its client id is made of the channel, the chat and the message's id, so one
-that is delivered again is a duplicate there. A command has its row before it runs: one that is
-delivered again does not run again.
+The rows. An update gets a row before it is confirmed to the platform, and keeps it until it was
+handled. An update that cannot be handled is tried again for a while, and then refused. A message
+has been heard when the session has accepted it. Its client id consists of the channel, the chat and
+the message's id, so the session recognises a second delivery as a duplicate. A command gets its row
+before it runs, so a second delivery does not run it again.
 """
 
 import hashlib
@@ -474,7 +473,7 @@ class ChatConversation:
             return
         self._replying += 1
         try:
-            await self._ledger.keep_piece(self.session_id, piece)
+            await self._ledger.keep_reply(self.session_id, piece, self.chat, key)
         finally:
             self._replying -= 1
         if outbox.rows.setdefault(piece.key, piece) is piece:

@@ -3,10 +3,14 @@
 A direct message is a private chat, a channel of a server a group; a thread is a session of its own.
 `enforce_nonce` makes the nonce an idempotency key for the few minutes that Discord remembers it.
 
-The gateway delivers once and keeps nothing for a bot that is away. So the cursor is the last
-message of each channel that was handed over, and at every connection the bot first asks each of
-them for what came later. An edit that was made meanwhile is not seen. Presses and slash commands
-fail visibly in Discord while the bot is away.
+A connection that broke is resumed: the gateway delivers again what was not durable here. It keeps
+that for a short while only. So the cursor has the last message handed over from each channel, and
+when the gateway begins a new session the bot first asks each channel for later messages. It does
+not see edits made meanwhile. While the bot is away, Discord shows people that presses and slash
+commands fail.
+
+Discord counts the calls of a bot in all chats together, and shuts out an address that makes too
+many: calls above `CALLS_PER_S` are refused here.
 """
 
 import hashlib
@@ -20,7 +24,9 @@ from typing import Any
 
 import aiohttp
 import anyio
+from anyio.abc import TaskGroup
 
+from bargein.channels.bucket import Pace
 from bargein.channels.contract import (
     MALFORMED,
     ChatAddress,
@@ -49,6 +55,18 @@ RATE = ChatRate(per_s=1.0, burst=5)
 NONCE_LASTS_S = 120.0
 """Discord says that it remembers a nonce for "a few minutes"."""
 AGE_MAX_S = 300.0
+CALLS_PER_S = 45.0
+"""Discord takes 50 of a bot, and closes its doors for a while after 10,000 refusals."""
+RESUMES_MAX = 3
+STARTS_LEFT = 10
+"""Discord lets a bot begin 1,000 sessions a day, and takes its token away if it begins more."""
+EVENT_BYTES_MAX = 1 << 26
+"""A large server is one event."""
+CLOSE_S = 1.0
+GOES_ON = 4000
+"""How a connection is closed whose session goes on. An ordinary close would end it."""
+MESSAGE_TYPES = (0, 19)
+"""What people say, and replies. The others say that somebody joined, pinned, and the like."""
 REQUEST_S = 30
 BAD_TOKEN_S = 60.0
 PAGE = 100
@@ -69,10 +87,10 @@ CLOSED = {
 THREADS = (10, 11, 12)
 WORDS = [{"type": 3, "name": "words", "description": "what to say", "required": False}]
 COMMANDS: list[dict[str, Any]] = [
-    {"name": "stop", "description": "stop the answer; what waits is held"},
-    {"name": "queue", "description": "answer this after what runs", "options": WORDS},
+    {"name": "stop", "description": "stop the answer and hold the waiting messages"},
+    {"name": "queue", "description": "answer this after the running turn", "options": WORDS},
     {"name": "redirect", "description": "stop what runs and answer this", "options": WORDS},
-    {"name": "continue", "description": "let what is held go on"},
+    {"name": "continue", "description": "release the held messages"},
     {"name": "undo", "description": "take back the last turn"},
     {"name": "status", "description": "what is going on"},
     {"name": "new", "description": "begin a new conversation"},
@@ -105,9 +123,14 @@ class DiscordChannel:
         public_key: str = "",
         api: str = "",
         rate: ChatRate = RATE,
+        calls_per_s: float = CALLS_PER_S,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
+        self._calls_per_s = calls_per_s
+        self._pace: Pace | None = None
+        self._session: GatewaySession | None = None
+        self._hints: TaskGroup | None = None
         # Discord takes 2000: there is room for the mark of a message that is sent again.
         self.traits = Traits(text_max=1800, keyed=True, key_lasts_s=NONCE_LASTS_S, rate=rate)
         self._is_signed = _signatures_of(name, public_key) if public_key else None
@@ -131,27 +154,66 @@ class DiscordChannel:
     # In
 
     async def run(self, desk: Desk) -> None:
-        self._me = (await self._call("GET", "/users/@me"))["id"]
-        application = (await self._call("GET", "/applications/@me"))["id"]
-        await self._call("PUT", f"/applications/{application}/commands", COMMANDS)
-        gateway = (await self._call("GET", "/gateway/bot"))["url"]
-        async with self._opened().ws_connect(f"{gateway}/?v=10&encoding=json") as socket:
+        if not self._me:
+            application = (await self._call("GET", "/applications/@me"))["id"]
+            await self._call("PUT", f"/applications/{application}/commands", COMMANDS)
+            self._me = (await self._call("GET", "/users/@me"))["id"]
+        while True:
+            asked, code = await self._connect(desk)
+            if not asked:
+                why = CLOSED.get(code, "")
+                raise WorldError(f"Discord closed the connection{why}", retryable=True)
+
+    async def _connect(self, desk: Desk) -> tuple[bool, int]:
+        """Read one connection to its end. Returns whether Discord asks for another one at once, as
+        it does now and then, and how the connection was closed."""
+        session = self._session
+        if session is not None and session.tries >= RESUMES_MAX:
+            session = self._session = None
+        if session is not None:
+            session.tries += 1
+        address = await self._new_gateway() if session is None else session.address
+        async with self._opened().ws_connect(
+            f"{address}/?v=10&encoding=json",
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+            max_msg_size=EVENT_BYTES_MAX,
+        ) as socket:
             hello = await socket.receive_json()
             beat_s = hello["d"]["heartbeat_interval"] / 1000
-            heart = Heart(socket, beat_s)
-            properties = {"os": "linux", "browser": "bargein", "device": "bargein"}
-            identity = {"token": self._token, "intents": INTENTS, "properties": properties}
-            await socket.send_json({"op": 2, "d": identity})
+            heart = Heart(socket, beat_s, session.seq if session is not None else None)
+            await socket.send_json(self._introduction())
             self._desk = desk
             try:
                 async with anyio.create_task_group() as tasks:
+                    self._hints = tasks
                     tasks.start_soon(heart.beat)
-                    await self._read(desk, socket, heart)
+                    asked = await self._read(desk, socket, heart)
                     tasks.cancel_scope.cancel()
+            except Exception:
+                await socket.close(code=GOES_ON)
+                raise
             finally:
-                self._desk = None
-            why = CLOSED.get(socket.close_code or 0, "")
-        raise WorldError(f"Discord closed the connection{why}", retryable=True)
+                self._desk = self._hints = None
+                if self._session is not None:
+                    self._session.seq = heart.seq
+            await socket.close(code=GOES_ON)
+            return asked, socket.close_code or 0
+
+    async def _new_gateway(self) -> str:
+        told = await self._call("GET", "/gateway/bot")
+        left = told.get("session_start_limit", {}).get("remaining")
+        if left is not None and left <= STARTS_LEFT:
+            why = f"this bot may begin only {left} more sessions today; later it is tried again"
+            raise WorldError(f"Discord: {why}", retryable=True)
+        return str(told["url"])
+
+    def _introduction(self) -> Json:
+        session = self._session
+        if session is not None:
+            again = {"token": self._token, "session_id": session.id, "seq": session.seq}
+            return {"op": 6, "d": again}
+        properties = {"os": "linux", "browser": "bargein", "device": "bargein"}
+        return {"op": 2, "d": {"token": self._token, "intents": INTENTS, "properties": properties}}
 
     async def hook(self, headers: Mapping[str, str], body: bytes) -> HookAnswer:
         """The signature covers the time, and an old one is refused. Nobody sees an answer for a
@@ -175,19 +237,33 @@ class DiscordChannel:
 
     async def _read(
         self, desk: Desk, socket: aiohttp.ClientWebSocketResponse, heart: "Heart"
-    ) -> None:
+    ) -> bool:
         """Hands over all that is there at once, so that a stop need not wait. Returns when the
-        connection is over."""
+        connection is over: True if Discord asks for another one."""
         while (payloads := await _read_all(socket)) is not None:
-            events = [(each["t"], each["d"]) for each in payloads if each["op"] == 0]
-            if any(kind == "READY" for kind, _ in events):
-                await desk.reached()
-                await self._catch_up(desk)
+            told = [each for each in payloads if each["op"] == 0]
+            events = [(each["t"], each["d"]) for each in told]
+            for each in told:
+                if each["t"] == "READY":
+                    self._session = None
+                    await desk.reached()
+                    await self._catch_up(desk)
+                    # From here on nothing is missing, and the session may be resumed.
+                    self._session = _session_of(each["d"])
+                    heart.seq = each["s"]
+                elif each["t"] == "RESUMED" and self._session is not None:
+                    self._session.tries = 0
+                    await desk.reached()
             await self._hand_over(desk, events)
             for payload in payloads:
-                if payload["op"] in (7, 9):
-                    return
+                if payload["op"] == 7:
+                    return True
+                if payload["op"] == 9:
+                    if not payload.get("d"):
+                        self._session = None
+                    return False
                 await heart.heard(payload)
+        return False
 
     async def _catch_up(self, desk: Desk) -> None:
         """A message that is asked for does not say whether it is in a server; its channel does."""
@@ -223,8 +299,10 @@ class DiscordChannel:
             return
         taken = {each.key for each in await desk.receive(updates, cursor=json.dumps(last))}
         for kind, event in events:
-            if kind == "INTERACTION_CREATE" and f"{INTERACTION}{event.get('id')}" in taken:
-                await self._acknowledge(event)
+            is_taken = kind == "INTERACTION_CREATE" and f"{INTERACTION}{event.get('id')}" in taken
+            if is_taken and self._hints is not None:
+                # Reading goes on: a stop may come next.
+                self._hints.start_soon(self._acknowledge, event)
 
     async def _acknowledge(self, interaction: Json) -> None:
         """Discord shows a failure for what is not acknowledged. Nothing else is lost."""
@@ -239,7 +317,8 @@ class DiscordChannel:
         try:
             self._learn(kind, event)
             return await self._read_event(kind, event)
-        except MALFORMED as error:
+        except (*MALFORMED, NotDelivered) as error:
+            # Like no documentation, or in a thread that is gone already.
             not_understood(self.name, error)
             return []
 
@@ -279,10 +358,12 @@ class DiscordChannel:
         author = message.get("author")
         if author is None or author.get("bot") or author["id"] == self._me:
             return []
+        if message.get("type", 0) not in MESSAGE_TYPES:
+            return []
         edited = message.get("edited_timestamp")
         if kind == "MESSAGE_UPDATE" and not edited:
             return []  # Discord added a picture of a link
-        content, mention = message.get("content", ""), f"<@{self._me}>"
+        content = message.get("content", "")
         referenced = message.get("referenced_message") or {}
         mentioned = any(each["id"] == self._me for each in message.get("mentions", []))
         return [
@@ -291,13 +372,19 @@ class DiscordChannel:
                 await self._chat_of(message),
                 _person(author),
                 UpdateKind.EDITED if kind == "MESSAGE_UPDATE" else UpdateKind.SAID,
-                content.removeprefix(mention).strip() or content,
+                self._without_name(content),
                 tuple(_offer_of(each) for each in message.get("attachments", [])),
                 target=referenced.get("id", ""),
                 version=datetime.fromisoformat(edited).timestamp() if edited else 0.0,
                 addressed=mentioned or referenced.get("author", {}).get("id") == self._me,
             )
         ]
+
+    def _without_name(self, content: str) -> str:
+        """What follows a mention of the bot at the beginning, so that "@bot stop" is a stop."""
+        for mention in (f"<@{self._me}>", f"<@!{self._me}>"):
+            content = content.removeprefix(mention).strip() or content
+        return content
 
     async def _chat_of(self, event: Json) -> ChatAddress:
         channel = event["channel_id"]
@@ -315,17 +402,20 @@ class DiscordChannel:
     async def send(self, chat: ChatAddress, message: ChatMessage) -> str:
         nonce = hashlib.sha256(message.key.encode()).hexdigest()[:25]
         body = {**_content(message), "nonce": nonce, "enforce_nonce": True}
+        self._admit(hint=message.preview)
         sent = await self._call("POST", f"/channels/{_place(chat)}/messages", body)
         return str(sent["id"])
 
     async def edit(self, chat: ChatAddress, platform_id: str, message: ChatMessage) -> None:
         path = f"/channels/{_place(chat)}/messages/{platform_id}"
+        self._admit(hint=message.preview)
         await self._call("PATCH", path, _content(message))
 
     async def preview(self, chat: ChatAddress, key: str, text: str) -> str | None:
         return None
 
     async def typing(self, chat: ChatAddress) -> None:
+        self._admit(hint=True)
         await self._call("POST", f"/channels/{_place(chat)}/typing", {})
 
     async def fetch(self, offer: Offer, bytes_max: int) -> bytes:
@@ -338,6 +428,11 @@ class DiscordChannel:
                 if len(data) > bytes_max:
                     raise NotDelivered(f"it has more than {bytes_max} bytes")
         return bytes(data)
+
+    def _admit(self, *, hint: bool) -> None:
+        if self._pace is None:
+            self._pace = Pace(self._calls_per_s)
+        self._pace.admit(hint=hint)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -360,7 +455,10 @@ class DiscordChannel:
             return told
         why = f"Discord: {answer.status} {told.get('message', '')}"
         if answer.status == 429:
-            raise RetryLater(float(told.get("retry_after", 1.0)))
+            after_s = float(told.get("retry_after", 1.0))
+            if told.get("global") and self._pace is not None:
+                self._pace.hold(after_s)
+            raise RetryLater(after_s)
         if answer.status == 401 and path.endswith("/messages"):
             # Nothing was sent. The operator may give the bot a new token.
             raise RetryLater(BAD_TOKEN_S)
@@ -369,21 +467,39 @@ class DiscordChannel:
         raise WorldError(why, retryable=True)
 
 
+class GatewaySession:
+    """A session that can be resumed. `seq` is that of the last event that is durable here; `tries`
+    counts the connections that were to resume it and did not."""
+
+    def __init__(self, session: str, address: str) -> None:
+        self.id = session
+        self.address = address
+        self.seq: int | None = None
+        self.tries = 0
+
+
+def _session_of(ready: Json) -> GatewaySession | None:
+    address = ready.get("resume_gateway_url")
+    return GatewaySession(ready["session_id"], address) if address else None
+
+
 class Heart:
     """The heartbeat of a connection. It tells Discord how far the bot has come, and notices a
-    connection that is dead."""
+    connection that is dead. `seq` is the number of the last event that is durable here."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, beat_s: float) -> None:
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, beat_s: float, seq: int | None
+    ) -> None:
         self._socket = socket
         self._beat_s = beat_s
-        self._seq: int | None = None
+        self.seq = seq
         self._answered = True
 
     async def beat(self) -> None:
         while True:
             await anyio.sleep(self._beat_s)
             if not self._answered:
-                await self._socket.close(code=4000)
+                await self._socket.close(code=GOES_ON)
                 return
             self._answered = False
             await self._send()
@@ -391,14 +507,14 @@ class Heart:
     async def heard(self, payload: Json) -> None:
         """Called when what the payload says is durable."""
         if payload.get("s") is not None:
-            self._seq = payload["s"]
+            self.seq = payload["s"]
         if payload["op"] == 11:
             self._answered = True
         elif payload["op"] == 1:
             await self._send()
 
     async def _send(self) -> None:
-        await self._socket.send_json({"op": 1, "d": self._seq})
+        await self._socket.send_json({"op": 1, "d": self.seq})
 
 
 async def _read_all(socket: aiohttp.ClientWebSocketResponse) -> list[Json] | None:

@@ -1,5 +1,5 @@
-"""The files of one chat's messages, fetched ahead: while what stands before them is handled, a few
-at a time. A stop ends it, and the words go on without the files."""
+"""Fetches the files of one chat's messages, a few at a time, while earlier updates are handled. A
+stop ends the fetching, and the messages go on without the files."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial

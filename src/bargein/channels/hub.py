@@ -1,7 +1,7 @@
 """Joins channels with an engine: takes their updates, and keeps each of them running.
 
 `ChannelHub.run` runs one channel until it is cancelled. A channel whose platform cannot be reached
-is tried again after a while; meanwhile its answers wait, and the platform keeps what people say.
+is tried again after a while. Meanwhile its answers wait, and the platform keeps new messages.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Matrix, through matrix-nio. A room is a chat, a thread in it a session of its own.
 
-The sync token is the cursor: it is kept after what came with it is durable, so after a restart the
-homeserver says again what was not taken. If more was said meanwhile than one answer holds, the rest
-is read backwards from there. Transaction ids are the idempotency keys.
+The sync token is the cursor. It is stored after the events that came with it are durable, so after
+a restart the homeserver sends the others again. If there are more than one answer holds, the bot
+reads the rest backwards from there. Transaction ids are the idempotency keys.
 
 Matrix has no buttons. The bot puts each choice as a reaction on its question, and a person's
 reaction with the same words is a press. Clients keep slash commands for themselves, so `!stop` is

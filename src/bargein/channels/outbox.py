@@ -1,16 +1,16 @@
-"""What goes out to one chat: in order, within its rate, each piece once.
+"""Sends messages to one chat: in order, within its rate, each piece once.
 
 Four rules:
 
-- A piece has a row before it is sent and after. `SENDING` without a platform id is an outcome that
-  nobody knows: it is sent again under the same key where the platform has keys, in the same words,
-  and with a mark where it has none or may have forgotten it. A piece with a platform id is changed
-  by an edit, which may be repeated. A preview that is a message has such a row too.
+- A piece has a row before and after it is sent. `SENDING` without a platform id is an unknown
+  outcome: the piece is sent again, in the same words under the same key if the platform has keys,
+  and with a mark if it has none or may have forgotten it. A piece with a platform id is changed by
+  an edit, which may be repeated. A preview that is a message has such a row too.
 - Replies to commands go before answers, answers before previews. All of them, and typing, come out
   of one bucket; previews and typing leave one call free and are dropped when there is none.
-- After a stop nothing of the stopped turn is sent. A call that is on its way is let finish, because
-  only then it is known what became of it.
-- An answer is never dropped for a rate limit. It waits.
+- After a stop nothing of the stopped turn is sent. A call in flight may finish, because only then
+  its outcome is known.
+- An answer is never dropped because of a rate limit. It waits.
 """
 
 import logging
@@ -27,6 +27,7 @@ from bargein.channels.contract import (
     ChatAddress,
     ChatKind,
     ChatMessage,
+    Crowded,
     NotDelivered,
     NotReached,
     RetryLater,
@@ -43,6 +44,8 @@ TYPING_S = 4.0
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 30.0
 LEFT_FOR_OTHERS = 1
+PREVIEW_SHARE = 2 / 3
+"""After this part of its time a preview is shown again."""
 
 
 class Preview(Value, frozen=True):
@@ -85,6 +88,8 @@ class Outbox:
         self._pieces: deque[Piece | AllSent] = deque()
         self._preview: Preview | None = None
         self._shown = ""
+        self._shown_at = float("-inf")
+        self._previews_after = float("-inf")
         self._open_preview = ""
         """The key of a preview that is a message, and that nobody has ended yet."""
         self._typing_at = float("-inf")
@@ -154,12 +159,22 @@ class Outbox:
         waits = []
         if self._open_preview and not self._still_written:
             waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
-        if self._preview is not None and self._preview.text != self._shown:
-            waits.append(self._bucket.wait_s(LEFT_FOR_OTHERS))
+        if self._preview is not None:
+            waits.append(max(self._preview_due_s, self._bucket.wait_s(LEFT_FOR_OTHERS)))
         if self.working:
             since = self._typing_at + TYPING_S - anyio.current_time()
             waits.append(max(since, self._bucket.wait_s(LEFT_FOR_OTHERS)))
         return min(waits, default=None)
+
+    @property
+    def _preview_due_s(self) -> float:
+        """When the preview is to be shown: now if its text is new, else before it disappears."""
+        if self._preview is None or self._preview.text != self._shown:
+            return max(0.0, self._previews_after - anyio.current_time())
+        if not self._native:
+            return float("inf")
+        again_s = self._channel.traits.preview_lasts_s * PREVIEW_SHARE
+        return self._shown_at + again_s - anyio.current_time()
 
     async def _one(self, settled: Callable[[AllSent], Awaitable[None]]) -> bool:
         """Do the next thing. Returns False if there is nothing to do yet."""
@@ -177,7 +192,7 @@ class Outbox:
         if self._open_preview and not self._still_written:
             await self._end_preview()
             return True
-        if self._preview is not None and self._preview.text != self._shown:
+        if self._preview is not None and self._preview_due_s <= 0:
             await self._send_preview(self._preview)
             return True
         if self.working and anyio.current_time() >= self._typing_at + TYPING_S:
@@ -213,20 +228,20 @@ class Outbox:
         if over:
             self._retry_s = RETRY_FIRST_S
             queue.popleft()
-        else:
+        elif not self._bucket.is_held:
             await anyio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
-    async def _deliver(self, piece: Piece) -> bool:
+    async def _deliver(self, piece: Piece, *, preview: bool = False) -> bool:
         """Returns whether there is nothing left to do for this piece."""
         known = self.rows.get(piece.key)
         if known is not None and known.state is PieceState.DROPPED:
             return True
         if known is not None and known.platform_id:
             same = (known.text, known.buttons) == (piece.text, piece.buttons)
-            return same or await self._edit(known, piece)
+            return same or await self._edit(known, piece, preview=preview)
         if known is None or known.state is not PieceState.SENDING:
-            return await self._send(piece)
+            return await self._send(piece, preview=preview)
         same = (known.text, known.buttons) == (piece.text, piece.buttons)
         if same or not self._key_holds(known) or not self._channel.traits.edits:
             return await self._send(_replace(piece, again=True, at=known.at))
@@ -243,7 +258,7 @@ class Outbox:
         traits = self._channel.traits
         return traits.keyed and self._now() - piece.at <= traits.key_lasts_s
 
-    async def _send(self, piece: Piece) -> bool:
+    async def _send(self, piece: Piece, *, preview: bool = False) -> bool:
         piece = _replace(piece, state=PieceState.SENDING, at=piece.at or self._now())
         marked = piece.again and not self._key_holds(piece)
         await self._keep(piece)
@@ -252,12 +267,12 @@ class Outbox:
             await self._keep(_replace(piece, state=PieceState.DROPPED))
             return True
         text = f"{SENT_AGAIN}\n{piece.text}" if marked else piece.text
-        message = ChatMessage(text, self._named(piece.key), piece.buttons, piece.exact)
+        message = ChatMessage(text, self._named(piece.key), piece.buttons, piece.exact, preview)
         self._bucket.take()
         try:
             platform_id = await self._channel.send(self._chat, message)
         except RetryLater as error:
-            self._hold(error)
+            self._hold(error, preview=preview)
             if not piece.again:
                 await self._keep(_replace(piece, state=PieceState.WAITING, at=0.0))
             return False
@@ -272,18 +287,23 @@ class Outbox:
         await self._keep(_replace(piece, state=PieceState.SENT, platform_id=platform_id))
         return True
 
-    def _hold(self, error: RetryLater) -> None:
+    def _hold(self, error: RetryLater, *, preview: bool = False) -> None:
+        if preview and isinstance(error, Crowded):
+            self._previews_after = anyio.current_time() + error.after_s
+            self._shown = ""
+            return
         self._bucket.hold(error.after_s)
         if isinstance(error, NotReached):
             self._failed(str(error))
 
-    async def _edit(self, known: Piece, piece: Piece) -> bool:
-        message = ChatMessage(piece.text, self._named(piece.key), piece.buttons, piece.exact)
+    async def _edit(self, known: Piece, piece: Piece, *, preview: bool = False) -> bool:
+        key = self._named(piece.key)
+        message = ChatMessage(piece.text, key, piece.buttons, piece.exact, preview)
         self._bucket.take()
         try:
             await self._channel.edit(self._chat, known.platform_id, message)
         except RetryLater as error:
-            self._hold(error)
+            self._hold(error, preview=preview)
             return False
         except NotDelivered as error:
             self._failed(str(error))
@@ -311,7 +331,7 @@ class Outbox:
         return self._preview is not None and self._preview.key == self._open_preview
 
     async def _send_preview(self, preview: Preview) -> None:
-        self._shown = preview.text
+        self._shown, self._shown_at = preview.text, anyio.current_time()
         text = split(preview.text, self._channel.traits.text_max - 2)[0]
         known = self.rows.get(preview.key)
         unsent = known is None or known.state is PieceState.WAITING
@@ -326,7 +346,7 @@ class Outbox:
             if unsent or (known is not None and known.platform_id):
                 self.busy = True
                 try:
-                    await self._deliver(piece)
+                    await self._deliver(piece, preview=True)
                 finally:
                     self.busy = False
 
@@ -351,7 +371,7 @@ class Outbox:
         except NotDelivered as error:
             # This chat takes no previews of the kind; nothing was sent.
             self._failed(str(error))
-            self._native = False
+            self._native, self._shown = False, ""
             if unsent:
                 await self._keep(_replace(piece, state=PieceState.WAITING))
             return
@@ -361,7 +381,7 @@ class Outbox:
         finally:
             self.busy = False
         if shown is None:
-            self._native = False
+            self._native, self._shown = False, ""
             await self._keep(_replace(piece, state=PieceState.WAITING))
         elif unsent:
             self._open_preview = preview.key
@@ -375,7 +395,9 @@ class Outbox:
 
     async def _show(self, key: str, text: str) -> None:
         shown = await self._channel.preview(self._chat, self._named(key), text)
-        self._native = shown is not None
+        if shown is None:
+            # This text goes out as an edit, also if no other follows.
+            self._native, self._shown = False, ""
 
     def _named(self, key: str) -> str:
         return f"{self._session}.{key}"
@@ -384,6 +406,8 @@ class Outbox:
         """Nothing is lost if it fails."""
         try:
             await hint()
+        except Crowded:
+            pass
         except RetryLater as error:
             self._hold(error)
         except Exception as error:  # boundary: an adapter's

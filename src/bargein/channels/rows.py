@@ -1,8 +1,8 @@
-"""What channels must not forget: which messages were heard, what was sent, who is paired.
+"""Stores what channels need after a restart: messages taken, messages sent, people paired.
 
-`Rows` is the whole of what is asked of a store: small values by kind and key, several of them
-written together. `MemoryRows` keeps them nowhere; `rows_sqlite` keeps them in a file of its own in
-the data directory. `Ledger` says what the rows mean, once for every store.
+`Rows` is all that this needs of a store: small values by kind and key, several of them written
+together. `MemoryRows` has them in memory only; `rows_sqlite` has them in a file of its own in the
+data directory. `Ledger` defines what the rows mean, once for every store.
 """
 
 import time
@@ -235,6 +235,12 @@ class Ledger:
 
     async def keep_piece(self, session: str, piece: Piece) -> None:
         await self._put("piece", piece, session, piece.key)
+
+    async def keep_reply(self, session: str, piece: Piece, chat: ChatAddress, key: str) -> None:
+        """Keep a reply, and that what it replies to is done: delivered again later, when the reply
+        is forgotten, it gets no other."""
+        done = self._row("heard", Heard(command=True), chat.id, key)
+        await self.rows.put([self._row("piece", piece, session, piece.key), done])
 
     async def settle(
         self,

@@ -1,7 +1,7 @@
-"""What a chat is shown of a session: its answers, its questions, and how a turn ended badly.
+"""Turns a session's events into pieces for a chat: answers, questions, and failures of turns.
 
-Reads `bargein.view`, the one reducer of events. A piece is named by its turn, the number of the
-answer in it and the number of the part, so that reading the log again names it the same.
+It reads `bargein.view`, the one reducer of events. The name of a piece has its turn, the number of
+the answer and the number of the part, so a second reading of the log gives it the same name.
 """
 
 from collections.abc import Iterable

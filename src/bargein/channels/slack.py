@@ -49,10 +49,15 @@ LABEL_MAX = 75
 SECTION_MAX = 3000
 NAMES_MAX = 10_000
 BAD_TOKEN_S = 60.0
-HINT_S = 3.0
+NAME_S = 1.0
+"""Slack delivers again what is not acknowledged within three seconds."""
+CLOSE_S = 1.0
+VALUE_MAX = 2000
 BATCH_MAX = 100
 UNKNOWN = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
 BAD_TOKEN = ("invalid_auth", "not_authed", "token_revoked", "token_expired", "account_inactive")
+READS = ("users.info",)
+"""Methods that take no JSON."""
 SAID = (None, "file_share", "thread_broadcast", "me_message")
 
 
@@ -132,7 +137,10 @@ class SlackChannel:
         while True:
             address = (await self._call("apps.connections.open", token=self._app_token))["url"]
             assert self._http is not None
-            async with self._http.ws_connect(address, heartbeat=REQUEST_S) as socket:
+            closes = aiohttp.ClientWSTimeout(ws_close=CLOSE_S)
+            async with self._http.ws_connect(
+                address, heartbeat=REQUEST_S, timeout=closes
+            ) as socket:
                 await desk.reached()
                 while (envelopes := await _read_all(socket)) is not None:
                     updates: list[Update] = []
@@ -209,17 +217,20 @@ class SlackChannel:
         while len(self._asked) > NAMES_MAX:
             del self._asked[next(iter(self._asked))]
         edited = event.get("edited") or {}
+        addressed = mention in raw or event.get("type") == "app_mention"
+        # Nobody asks for the names of all who speak in a channel: reading would wait for each.
+        is_for_us = addressed or chat.kind is ChatKind.PRIVATE
         return [
             Update(
                 event["ts"],
                 chat,
-                Person(sender, await self._name_of(sender)),
+                Person(sender, await self._name_of(sender) if is_for_us else sender),
                 kind,
                 text,
                 tuple(_offer_of(file) for file in event.get("files", ())),
                 target=event["thread_ts"] if in_thread else "",
                 version=float(edited.get("ts", 0)),
-                addressed=mention in raw or event.get("type") == "app_mention",
+                addressed=addressed,
             )
         ]
 
@@ -236,7 +247,7 @@ class SlackChannel:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
             try:
-                with anyio.fail_after(HINT_S):
+                with anyio.fail_after(NAME_S):
                     profile = (await self._call("users.info", user=user))["user"]
             except (WorldError, SlackApiError, aiohttp.ClientError, TimeoutError):
                 return user
@@ -344,8 +355,11 @@ class SlackChannel:
         """Says what a refusal means. Anything else that goes wrong leaves the outcome unknown."""
         client = self._opened()
         headers = {"Authorization": f"Bearer {token or self._token}"}
+        given: Any = {"json": arguments}
+        if method in READS:
+            given = {"params": arguments, "http_verb": "GET"}
         try:
-            answer = await client.api_call(method, json=arguments, headers=headers)
+            answer = await client.api_call(method, headers=headers, **given)
         except SlackApiError as refusal:
             response: Any = refusal.response
             error = str(response.get("error", "")) if isinstance(response.data, dict) else ""
@@ -408,14 +422,19 @@ def _content(message: ChatMessage) -> dict[str, Any]:
         {
             "type": "button",
             "action_id": f"choice{number}",
-            "value": button.label,
+            "value": button.label[:VALUE_MAX],
             "text": {"type": "plain_text", "text": button.label[:LABEL_MAX]},
         }
         for number, button in enumerate(message.buttons)
     ]
     if buttons:
         blocks.append({"type": "actions", "elements": buttons})
-    return {"text": message.text, "blocks": blocks}
+    return {"text": _escaped(message.text), "blocks": blocks}
+
+
+def _escaped(text: str) -> str:
+    """Without what calls people, such as <!channel>. It is read out and stands in notifications."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Long texts in pieces that a platform takes: cut at paragraphs, else at lines, else at words.
+"""Cuts long texts into pieces that a platform accepts: at paragraphs, else lines, else words.
 
 A fence of code that is cut is closed in one piece and opened again, with its language, in the next.
 Nothing but the blank at a cut is lost.

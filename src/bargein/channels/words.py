@@ -1,4 +1,4 @@
-"""What a bot says by itself, in plain words."""
+"""The sentences that a bot says by itself."""
 
 from bargein.calls.receipt_words import NOT_STORED, left_open
 from bargein.calls.text import one_line
@@ -17,7 +17,7 @@ NEXT_ANSWERS = "Your next message answers this."
 NOT_YOURS = "You may not answer this question."
 UNFINISHED = "The program was restarted while it did this. /status says how things are."
 CRASHED = "The program ended in the middle of this answer. Say something to go on."
-NOT_FETCHED = "(the files were not fetched: it was stopped)"
+NOT_FETCHED = "(The files were not fetched, because of a stop.)"
 NOTHING_RUNS = "Nothing is running."
 NOTHING_RAN = "Nothing was running."
 GOES_ON = "What was held goes on."

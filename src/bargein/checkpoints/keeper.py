@@ -1,11 +1,11 @@
-"""The way to the snapshots of one workspace from an event loop.
+"""Takes and uses the snapshots of one workspace, for callers in an event loop.
 
-A child process of ours does the work, so that the loop never waits for a disk. It lives in a
-containment in which the data directory can be seen, and dies with us. It is started when it is
-first needed, and again if it died. Requests go one at a time.
+A child process does the work, so that the loop never waits for a disk. It runs in a containment
+that can see the data directory, and dies with this program. It starts when it is first needed, and
+again if it died. Requests go one at a time.
 
-A request that takes longer than its bound ends the child: the caller gets an error and no file was
-changed, or an undo is finished by the next child. Cancelling a caller ends its wait alone.
+If a request takes longer than its bound, the child is killed and the caller gets an error: either
+no file was changed, or the next child finishes the undo. Cancelling a caller ends its wait alone.
 """
 
 import json
@@ -57,6 +57,7 @@ class Keeper:
         self._service: Service | None = None
         self._unread = b""
         self._one_at_a_time = anyio.Lock()
+        self._is_closed = False
         self._timeline = Timeline()
 
     async def save(self) -> str:
@@ -82,6 +83,11 @@ class Keeper:
         return int(answer["held_bytes"])
 
     async def aclose(self) -> None:
+        """Ends the child. What still asks for something gets an error, and starts no other."""
+        self._is_closed = True
+        await self._end_child()
+
+    async def _end_child(self) -> None:
         service, self._service = self._service, None
         if service is not None:
             await service.stop()
@@ -108,7 +114,7 @@ class Keeper:
                 if not answered:
                     # Its answer would be taken for that of the next request.
                     with anyio.CancelScope(shield=True):
-                        await self.aclose()
+                        await self._end_child()
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise CheckpointError(answer["error"])
@@ -134,6 +140,7 @@ class Keeper:
         return answer
 
     async def _started(self) -> "Service":
+        self._refuse_if_closed()
         if self._service is None or self._service.exit is not None:
             containment = await self._containment()
             if containment is None:
@@ -146,7 +153,13 @@ class Keeper:
                 env=_environment(),
                 token=self._source.token,
             )
+            # If it was closed meanwhile, the failed request ends the child.
+            self._refuse_if_closed()
         return self._service
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise CheckpointError(f"the snapshots of {self.workspace} are closed")
 
 
 class KeptWork:

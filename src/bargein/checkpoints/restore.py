@@ -1,4 +1,4 @@
-"""Carries out a plan, so that nothing of anybody's is lost.
+"""Carries out a plan, and never loses what somebody else wrote.
 
 1. Stage: every new file is written completely into a folder of its own in the workspace. A full
    disk ends it here, with nothing changed.

@@ -1,4 +1,4 @@
-"""Drops old snapshots of all workspaces, and tells what is held."""
+"""Drops old snapshots of all workspaces, and reports how much is held."""
 
 import shutil
 import time

@@ -1,11 +1,11 @@
-"""Who works in a folder, and which snapshots stand around their work.
+"""Knows which sessions work in a folder, and which snapshots were taken around their work.
 
-Several sessions may have calls in one folder at the same time. What changes while only one of them
-is at work is its doing. What changes while several are cannot be told apart: such a span is
-`shared`, and an undo keeps what changed in it unless the user says otherwise.
+Several sessions may have calls in one folder at the same time. A change belongs to a session if no
+other was at work. Changes made while several worked cannot be told apart: such a span is `shared`,
+and an undo keeps its changes unless the user says otherwise.
 
-A piece of work begins when a snapshot of then is there, or has failed, and ends with the snapshot
-after it. Snapshots come one after the other, and are told here in their order.
+A piece of work begins when its first snapshot was taken, or has failed, and ends with the snapshot
+after it. Snapshots are taken one after the other and reported here in that order.
 """
 
 from dataclasses import dataclass, field

@@ -47,7 +47,7 @@ exit codes: 0 answered, 1 failed (or no answer fits the schema), 2 wrong usage, 
 
 
 ATTACH_EXAMPLES = """\
-The token is the one behind #token= in the address, or BARGEIN_TOKEN, or asked for.
+The token is read from #token= in the address, else from BARGEIN_TOKEN, else from the terminal.
 
 examples:
   bargein attach http://127.0.0.1:8484/#token=...
@@ -57,7 +57,7 @@ examples:
 GO_ON = "continue the last session of this folder"
 GO_ON_THERE = "continue the last session"
 SHARE = "let a guest into the chat: show an address and a QR code, as /share does"
-ANY_FOLDER = "with -c: of any folder"
+ANY_FOLDER = "with -c: the last session of any folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ COMMANDS = {
     "token": Subcommand("add, list or revoke tokens for the server", "bargein.cli.tokens"),
     "sessions": Subcommand("list, show, search, export or remove sessions", "bargein.cli.sessions"),
     "mcp": Subcommand(
-        "add, list, test, sign in to or remove MCP servers; be one", "bargein.cli.mcp"
+        "add, list, test, sign in to or remove MCP servers; serve as one", "bargein.cli.mcp"
     ),
     "channels": Subcommand(
         "add, list, test, pair or remove chat platforms", "bargein.cli.channels"
@@ -175,7 +175,13 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
         "--ready",
         type=_descriptor,
         metavar="FD",
-        help="for the terminal that starts it: the descriptor to say on that it can be reached",
+        help="for terminals: the descriptor on which the host reports that it is ready",
+    )
+    parser.add_argument(
+        "--starting",
+        type=_descriptor,
+        metavar="FD",
+        help="for the terminal that starts it: the lock to hold until then",
     )
 
 
@@ -206,13 +212,16 @@ def _add_mode(parser: argparse.ArgumentParser) -> None:
 
 def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "address", type=as_written, metavar="URL", help="such as https://HOST/, as it was shown"
+        "address",
+        type=as_written,
+        metavar="URL",
+        help="the address that the server printed, such as https://HOST/",
     )
     parser.add_argument(
         "--fingerprint",
         type=as_written,
         metavar="SHA256",
-        help="of the server's certificate, if nobody has signed it",
+        help="the fingerprint of the server's certificate, if no authority has signed it",
     )
     parser.epilog = ATTACH_EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -330,7 +339,7 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
         description="Copies all sessions from one store into another, and compares the two.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="""\
-Nothing may use either store meanwhile. A copy that was interrupted goes on when it is run again.
+Nothing may use either store meanwhile. Run an interrupted copy again to continue it.
 
 examples:
   bargein store copy ~/.local/share/bargein/sessions.sqlite3 postgresql://bargein@db/bargein
@@ -366,17 +375,17 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     trust = actions.add_parser(
         "trust",
         help="approve what this project's files ask for",
-        description="What a project's files set beyond tightening counts when you have approved "
-        "exactly that. Shows what waits, and asks.",
+        description="Shows what this project's files ask for beyond tighter settings, and asks you "
+        "whether to use it. Your answer holds until any of it changes.",
     )
     which = trust.add_mutually_exclusive_group()
-    which.add_argument("--list", action="store_true", help="what you have said, of all projects")
+    which.add_argument("--list", action="store_true", help="list your answers for all projects")
     which.add_argument(
         "--revoke",
         dest="revoke_trust",
         type=as_written,
         metavar="ID",
-        help="forget what you said, by its id in the list",
+        help="forget an answer, by its id in the list",
     )
 
 
@@ -422,7 +431,7 @@ def _add_mcp_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a variable for the server; ${VAR} stands for one of yours",
     )
-    adding.add_argument("--replace", action="store_true", help="also if there is one of this name")
+    adding.add_argument("--replace", action="store_true", help="replace a server of the same name")
     adding.add_argument(
         "words",
         type=as_written,
@@ -437,8 +446,8 @@ examples:
   bargein mcp add files -- npx -y @modelcontextprotocol/server-filesystem .
   bargein mcp add issues --url https://mcp.example.com/mcp --bearer-token-env-var ISSUES_TOKEN
 """
-    actions.add_parser("list", help="all servers, and the file that names each")
-    testing = actions.add_parser("test", help="start them and list their tools; calls nothing")
+    actions.add_parser("list", help="list all servers, and the file that names each")
+    testing = actions.add_parser("test", help="start servers and list their tools; calls no tool")
     testing.add_argument("name", type=as_written, nargs="?", default="")
     removing = actions.add_parser("remove", help="remove a server from your own file")
     removing.add_argument("name", type=as_written)

@@ -1,4 +1,4 @@
-"""`bargein attach URL`: this terminal, and a server elsewhere. What runs there goes on when the
+"""`bargein attach URL`: uses a server elsewhere from this terminal. Work there goes on when the
 terminal leaves."""
 
 import argparse
@@ -10,6 +10,7 @@ from getpass import getpass
 from bargein.cli.attached import AttachedEngine
 from bargein.cli.chat import converse
 from bargein.cli.chat.any_engine import AnyEngine
+from bargein.cli.chat.paint import harmless
 from bargein.cli.event_loop import run_in_loop
 from bargein.client.address import parse_address
 from bargein.errors import UserError
@@ -30,12 +31,15 @@ def main(given: argparse.Namespace, config: Config) -> int:
         joined = run_in_loop(join, address)
         token, resume = joined.token, joined.session
         invited_to = joined.session
-        print(TAKEN.format(name=joined.principal, token=token), file=sys.stderr)
-    token = token or _asked()
+        print(harmless(TAKEN.format(name=joined.principal, token=token)), file=sys.stderr)
+    if not token and address.unix is None:
+        token = _asked()
+
+    address_alone = given.address.partition("#")[0]
 
     def open_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
         return AttachedEngine(
-            given.address.partition("#")[0],
+            address_alone,
             where=str(address.unix or address.url),
             token=token,
             fingerprint=given.fingerprint,
@@ -43,7 +47,16 @@ def main(given: argparse.Namespace, config: Config) -> int:
             invited_to=invited_to,
         )
 
-    return converse(config, resume=resume, go_on=given.go_on, open_engine=open_engine)
+    come_back = f"bargein attach {address_alone}"
+    if given.fingerprint:
+        come_back += f" --fingerprint {given.fingerprint}"
+    return converse(
+        config,
+        resume=resume,
+        go_on=given.go_on,
+        come_back=harmless(come_back),
+        open_engine=open_engine,
+    )
 
 
 def _asked() -> str:

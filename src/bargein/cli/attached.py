@@ -1,12 +1,12 @@
-"""An engine that another process runs, for the terminal: the host of the data directory, or a
-server elsewhere.
+"""The terminal's view of an engine in another process: the host of the data directory, or a server
+elsewhere.
 
-Where that process lets sessions have places, each session works in its own folder with its own
-model: a new one where this terminal stands.
+If that process gives sessions places, each session works in its own folder with its own model; a
+new one works in the current folder of this terminal.
 
-Nothing that runs there ends with this terminal. What a terminal shows beside the events (whether a
-turn runs, what waits, the permission mode) is asked for when an event says that it may have
-changed, and is here before that event is shown.
+The work there does not end with this terminal. The terminal also shows state that no event carries
+(whether a turn runs, which messages wait, the permission mode). It asks for that state when an
+event may have changed it, and shows the event after it has the answer.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -25,17 +25,15 @@ from bargein.client import Client, Disconnected, NotFound, Session, Unanswered
 from bargein.client.commands import FirstCommand, Resend
 from bargein.client.connection import ServerConnection
 from bargein.client.wire import (
-    GuestsReply,
     HelloFrame,
-    InvitedReply,
     Me,
     PlaceReply,
     PromptReply,
     SessionSummary,
-    UnsharedReply,
     read,
 )
 from bargein.contracts.event import Recorded, SessionPlaced, TextCheckpoint
+from bargein.contracts.guests import Invited, SharedView, Unshared
 from bargein.contracts.live import Paused, Stopping
 from bargein.contracts.model import ToolSchema
 from bargein.contracts.permission import PermissionMode
@@ -61,8 +59,8 @@ GREET_S = 15.0
 
 
 class AttachedEngine:
-    """`address`, `token` and `fingerprint` as of `Client`; `where` is told to the user. `on_notice`
-    hears of lost connections."""
+    """`address`, `token` and `fingerprint` as for `Client`. `where` names the other process for the
+    user. `on_notice` gets a sentence when the connection is lost and when it is back."""
 
     def __init__(
         self,
@@ -75,9 +73,9 @@ class AttachedEngine:
         host_of: Config | None = None,
         invited_to: str = "",
     ) -> None:
-        """`host_of`: the address is the door of this data directory. A host is started if there is
-        none, also when the connection is lost. `invited_to`: the session that this terminal is a
-        guest of."""
+        """`host_of`: the address is the door of this data directory; if there is no host, this
+        starts one, also after a lost connection. `invited_to`: the session in which this terminal
+        is a guest."""
         self.attached_to = where
         self._host_of = host_of
         self._invited_to = invited_to
@@ -114,7 +112,8 @@ class AttachedEngine:
         return self
 
     async def _connect_to_host(self, config: Config) -> None:
-        """A host may be leaving just now, or be of another version; then the next one is begun."""
+        """Connect to the host. If it is just leaving, or an idle host of another version, start
+        the next host."""
         for left in reversed(range(CONNECT_TRIES)):
             await self._reach()
             try:
@@ -137,8 +136,8 @@ class AttachedEngine:
         raise UserError(f"hosts of other versions keep starting on {config.home}; end them")
 
     async def _replace(self, version: str, config: Config) -> None:
-        """Ends an idle host of another version. One that works is left alone. If its answer is
-        lost, the client has begun the next host by itself."""
+        """End an idle host of another version; raise if it is at work. If the answer is lost, the
+        client has already started the next host."""
         owner = owner_of(config.home)
         try:
             await self._client.connection.ask(
@@ -160,12 +159,12 @@ class AttachedEngine:
         assert self._host_of is not None
         is_server = self._me is not None and not self._me.host
         if is_server or not may_host(self._host_of):
-            # It is waited for: whoever started it starts it again.
+            # Only wait for it: its operator starts it again.
             return
         if not await anyio.to_thread.run_sync(
             partial(reach_host, self._host_of), abandon_on_cancel=True
         ):
-            raise UserError(f"there can be no host of {self._host_of.home} here")
+            raise UserError(f"no host can run for {self._host_of.home} here")
 
     async def __aexit__(
         self,
@@ -182,8 +181,8 @@ class AttachedEngine:
     # Sessions
 
     async def session(self, session_id: str) -> "AttachedSession":
-        """The session of this name; a new one, if there is none. Only an admin's has the name that
-        was asked for: for others the server chooses it."""
+        """Open the session of this name, or make one. A new session gets the name only if the user
+        is an admin there; for others the server chooses one."""
         assert self._me is not None
         try:
             found = await self._client.session(session_id)
@@ -202,7 +201,7 @@ class AttachedEngine:
         return Session(self._client.connection, session_id)
 
     async def _place(self, session: "AttachedSession", wanted: SessionPlace | None = None) -> None:
-        """Lends the session this terminal's environment; a new one gets its place, too."""
+        """Lend the session this terminal's environment. A new session also gets its place."""
         params = {"session": session.id}
         if self._host_of is not None and self._me is not None and self._me.places:
             place = wanted or session.latest.place or place_here(self._host_of)
@@ -216,7 +215,7 @@ class AttachedEngine:
             )
 
     async def _look_at_place(self, session: "AttachedSession") -> None:
-        """Another terminal may have chosen another model."""
+        """Ask for the place again: another terminal may have chosen another model."""
         if session is self._current:
             with suppress(BargeinError):
                 self._about = read(PlaceReply, await self._ask("get_place"))
@@ -230,8 +229,8 @@ class AttachedEngine:
         return FirstCommand("place_session", {"session": session_id}, body)
 
     def _lend_again(self, hello: HelloFrame) -> Sequence[FirstCommand]:
-        """Another process has the places that are in logs, not that of a session in which nothing
-        was said yet, and nobody's environment."""
+        """Return the command that lends the environment again, if another process has taken over.
+        That one knows no environment, and knows the place only of sessions that have a log."""
         known, self._start = self._start, hello.start
         session = self._current
         if known in ("", hello.start) or self._host_of is None or session is None:
@@ -241,8 +240,8 @@ class AttachedEngine:
 
     @property
     def own_senders(self) -> frozenset[str]:
-        """By which names the words of whoever sits here are known. By the door that is the owner,
-        who was `user` where no server was asked."""
+        """The senders whose messages this terminal's user wrote. Through the door the user is the
+        operator, and `user` in sessions that ran without a server."""
         if self._host_of is not None:
             return OWN_SENDERS
         return frozenset({self._me.principal} if self._me is not None else ())
@@ -252,7 +251,7 @@ class AttachedEngine:
         return session.workspace
 
     async def sessions(self, *, limit: int = 100) -> Sequence[SessionSummary]:
-        """Without those in which nothing was said yet, unless this terminal was invited to it."""
+        """List sessions, without those that have no message yet. A guest's session is listed."""
         found = await self._client.sessions(limit=limit)
         return [each for each in found if each.last_seq or each.id == self._invited_to]
 
@@ -274,23 +273,23 @@ class AttachedEngine:
 
     @property
     def sharing(self) -> "Self | None":
-        """A server elsewhere is shared by those who run it."""
+        """None for a server elsewhere: only its own operator shares sessions there."""
         return self if self._host_of is not None else None
 
-    async def invite_guest(self, session_id: str, name: str) -> InvitedReply:
+    async def invite_guest(self, session_id: str, name: str) -> Invited:
         """Shares a session with one more guest; returns an address that works once."""
-        return read(InvitedReply, await self._share("invite_guest", session_id, {"name": name}))
+        return read(Invited, await self._share("invite_guest", session_id, {"name": name}))
 
-    async def guests(self, session_id: str) -> GuestsReply:
-        return read(GuestsReply, await self._share("list_guests", session_id))
+    async def guests(self, session_id: str) -> SharedView:
+        return read(SharedView, await self._share("list_guests", session_id))
 
-    async def let_approve(self, session_id: str, name: str, *, approves: bool) -> GuestsReply:
+    async def let_approve(self, session_id: str, name: str, *, approves: bool) -> SharedView:
         body = {"approves": approves}
-        return read(GuestsReply, await self._share("change_guest", session_id, body, guest=name))
+        return read(SharedView, await self._share("change_guest", session_id, body, guest=name))
 
     async def unshare(self, session_id: str) -> tuple[str, ...]:
-        """Ends the sharing of a session; returns who is out."""
-        return read(UnsharedReply, await self._share("unshare_session", session_id)).guests
+        """End the sharing of a session; return the names of the guests who are out now."""
+        return read(Unshared, await self._share("unshare_session", session_id)).guests
 
     async def _share(
         self, do: str, session_id: str, body: dict[str, Any] | None = None, **params: str
@@ -303,7 +302,7 @@ class AttachedEngine:
 
     @property
     def has_places(self) -> bool:
-        """Whether sessions work in folders of their own there."""
+        """Whether that process gives each session a folder of its own."""
         return self._me is not None and self._me.places
 
     @property
@@ -322,7 +321,7 @@ class AttachedEngine:
 
     @property
     def workspace(self) -> str:
-        """The folder that the agent works in there; empty if it has none, or will not say."""
+        """The folder in which the agent works there; empty if it has none or does not say."""
         return self._about.workspace or (self._me.workspace if self._me is not None else "")
 
     async def use_model_in(self, session_id: str, name: str) -> None:
@@ -339,7 +338,7 @@ class AttachedEngine:
         return self._host_of
 
     async def warm_up(self) -> None:
-        """A server elsewhere sees to its model itself."""
+        """Load the model of the session's place. A server elsewhere loads its model itself."""
         if self.has_places and self._current is not None:
             await self._ask("warm_up", again=Resend.SAME)
 
@@ -365,7 +364,7 @@ class AttachedEngine:
     async def _ask(
         self, do: str, body: dict[str, str] | None = None, again: Resend = Resend.READ
     ) -> bytes:
-        """Asks about the session that is open."""
+        """Ask the server about the current session."""
         assert self._current is not None
         params = {"session": self._current.id}
         return await self._client.connection.ask(do, params=params, body=body or {}, again=again)
@@ -378,11 +377,11 @@ class AttachedEngine:
 
     @property
     def sandbox(self) -> "SandboxReport | None":
-        """The server knows; `bargein doctor` says what works on a machine."""
+        """None: only the other process knows. `bargein doctor` says what works on a machine."""
         return None
 
     async def users_containment(self) -> "Containment | None":
-        """The user's own commands run where the user is."""
+        """The containment of the user's own commands, which run on this machine."""
         if self._containment is None:
             from bargein.process import open_containment
 
@@ -395,7 +394,7 @@ class AttachedEngine:
 
 
 class AttachedSession(Session):
-    """A session over the wire that remembers its state as of the last event that it has shown."""
+    """A session over the wire that keeps its state as of the last event shown."""
 
     def __init__(self, connection: ServerConnection, session_id: str) -> None:
         super().__init__(connection, session_id)
@@ -429,7 +428,7 @@ class AttachedSession(Session):
         await self._refresh()
 
     async def _refresh(self) -> None:
-        # What it cannot say is said by what comes next: the end of the watch, or of the call.
+        # Without an answer the old state stays; the watch or the call then ends with the error.
         with suppress(BargeinError):
             self.latest = await self.state()
 
@@ -443,7 +442,7 @@ def _places(event: Watched) -> bool:
 
 
 def _changes_state(event: Watched) -> bool:
-    """Pieces of text come often, and change nothing but the text."""
+    """Whether an event may change the state. Pieces of text are frequent and change only text."""
     if isinstance(event, Recorded):
         return not isinstance(event.event, TextCheckpoint)
     return isinstance(event, Stopping | Paused)

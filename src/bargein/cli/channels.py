@@ -77,7 +77,9 @@ def _add(given: argparse.Namespace, config: Config, file: ChannelsFile) -> int:
     for each in given.options:
         key, found, value = each.partition("=")
         if not found:
-            raise UserError(f"{each!r} is not like NAME=VALUE; {given.kind} has {_options(given)}")
+            raise UserError(
+                f"{each!r} is not an option; write NAME=VALUE. {given.kind} has {_options(given)}"
+            )
         options[key] = value
     kind = KINDS[given.kind]
     spec = {"kind": kind.name, **options, **_asked(kind, options)}
@@ -106,7 +108,7 @@ def _asked(kind: PlatformKind, given: dict[str, str]) -> dict[str, str]:
 
 def _tell_server(config: Config) -> None:
     if running_server(config.home) is not None:
-        print("the server that is running has to be restarted for it", file=sys.stderr)
+        print("restart the running server, so that it takes effect", file=sys.stderr)
 
 
 async def _remove(
@@ -202,8 +204,8 @@ async def _pair(given: argparse.Namespace, file: ChannelsFile, rows: SqliteRows)
     print(await access.make_code(kind), flush=True)
     where = "in the group, to the bot" if given.group else "to the bot, in private"
     print(
-        f"Whoever sends this {where}, within {CODE_S / 60:.0f} minutes, may speak to it there. It "
-        "works once.",
+        f"A person who sends this {where} within {CODE_S / 60:.0f} minutes may speak to it there. "
+        "It works once.",
         file=sys.stderr,
     )
     return 0

@@ -18,6 +18,7 @@ back by the time the thread runs. Messages and stops then waited for seconds to 
 millisecond is shorter than a round of such a busy loop.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -61,7 +62,7 @@ def run_in_loop(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Ar
             finally:
                 stop = None
 
-    with handled(signal.SIGINT, interrupt), _threads_are_let_on():
+    with handled(signal.SIGINT, interrupt), _threads_are_let_on(), _log_is_harmless():
         anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
     if not results:
         raise KeyboardInterrupt
@@ -76,3 +77,26 @@ def _threads_are_let_on() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+@contextmanager
+def _log_is_harmless() -> Iterator[None]:
+    """What a command logs goes to the terminal if it sets up nothing else, and may quote a
+    stranger, such as an MCP server."""
+    last = logging.lastResort
+    if last is None:
+        yield
+        return
+    before = last.formatter
+    last.setFormatter(_HarmlessFormatter())
+    try:
+        yield
+    finally:
+        last.formatter = before
+
+
+class _HarmlessFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        from bargein.cli.chat.paint import harmless
+
+        return harmless(super().format(record))

@@ -18,7 +18,10 @@ DAYS_MAX = 36500
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--host", type=host_name, default="127.0.0.1", help="the address to listen on"
+        "--host",
+        type=host_name,
+        default="127.0.0.1",
+        help="the address to listen on; default 127.0.0.1",
     )
     parser.add_argument("--port", type=_port, default=PORT, help=f"default {PORT}; 0 for any")
     parser.add_argument(
@@ -43,7 +46,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ADDRESS",
-        help="a proxy, or a network of proxies, to believe about clients; may be repeated",
+        help="a proxy, or a network of proxies, whose header about clients counts; may be repeated",
     )
     parser.add_argument(
         "--proxy-header",
@@ -68,7 +71,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--let-everyone-run-commands-on-this-machine",
         action="store_true",
         dest="host_tools_for_all",
-        help="keep terminal, Python and files on with more than one principal",
+        help="with several principals: their commands run on this machine, as its user",
     )
     parser.add_argument(
         "--scripted", metavar="FILE", help="play this script instead of a model, without tools"
@@ -85,7 +88,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     adding = actions.add_parser("add", help="create a token; its text is shown once")
-    adding.add_argument("principal", type=as_written, help="who uses it")
+    adding.add_argument("principal", type=as_written, help="the person or program that uses it")
     adding.add_argument(
         "--days", type=_days, default=90.0, help="days until it expires; default 90"
     )
@@ -147,7 +150,7 @@ def add_channels_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OPTION=VALUE",
         help="what the platform needs; ${VAR} stands for a variable. Asks for what is missing",
     )
-    adding.add_argument("--replace", action="store_true", help="also if there is one of this name")
+    adding.add_argument("--replace", action="store_true", help="replace a channel of the same name")
     adding.formatter_class = argparse.RawDescriptionHelpFormatter
     adding.epilog = """\
 examples:
@@ -155,15 +158,17 @@ examples:
   bargein channels add work slack 'token=${SLACK_TOKEN}' 'app_token=${SLACK_APP_TOKEN}'
   bargein channels add chat matrix homeserver=https://matrix.org user=@bot:matrix.org
 """
-    actions.add_parser("list", help="all channels, how they are, and who is paired")
+    actions.add_parser("list", help="list channels, their state, and who is paired")
     testing = actions.add_parser("test", help="ask each platform who the bot is; sends nothing")
     testing.add_argument("name", type=as_written, nargs="?", default="")
     testing.add_argument(
-        "--walk", action="store_true", help="go through a talk with the bot, in five minutes"
+        "--walk",
+        action="store_true",
+        help="test a conversation with the bot step by step, in five minutes",
     )
-    pairing = actions.add_parser("pair", help="make a code with which a person may speak to a bot")
+    pairing = actions.add_parser("pair", help="make a code with which a person pairs with a bot")
     pairing.add_argument("name", type=as_written)
-    pairing.add_argument("--group", action="store_true", help="for a group, not a private chat")
+    pairing.add_argument("--group", action="store_true", help="make the code for a group chat")
     pairing.add_argument(
         "--revoke", type=as_written, default="", metavar="PERSON", help="end a person's pairings"
     )

@@ -1,7 +1,7 @@
-"""Where this terminal stands: the folder, the model and the environment that it lends to a session.
+"""The folder, model and environment of this terminal, which it gives to a session.
 
-A session keeps its folder and its model (`contracts.place`). The environment of its terminal stays
-in the memory of the process that runs it: keys are in it.
+A session stores its folder and its model (`contracts.place`). The environment may contain keys, so
+it stays in the memory of the process that runs the session.
 """
 
 import os
@@ -59,7 +59,7 @@ def _whole(name: str, folder: str | Path) -> str:
 
 
 def lent_environment(config: Config) -> dict[str, str]:
-    """Returns what a session gets of this terminal's environment."""
+    """Returns the part of this terminal's environment that it lends to a session."""
     return without_terminal(
         {
             name: value
@@ -74,7 +74,7 @@ def without_terminal(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Variables may hold bytes that are no text, which cannot be sent."""
+    """Whether a variable can be sent: its bytes may be no text."""
     try:
         value.encode()
     except UnicodeEncodeError:

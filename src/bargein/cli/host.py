@@ -1,8 +1,8 @@
 """`bargein host`: owns the data directory and runs the sessions of this user's terminals.
 
 A terminal starts it (`bargein.cli.hosting`). It has no folder, no terminal and no address:
-terminals come in by the door, and give each session its place. It ends when nothing runs and nobody
-is connected, after `host.linger_s`. Its log is `host.log` in the data directory.
+terminals connect through the door, and give each session its place. When nothing runs and nobody is
+connected for `host.linger_s`, it ends. Its log is `host.log` in the data directory.
 """
 
 import argparse
@@ -40,9 +40,9 @@ _log = logging.getLogger("bargein.server")
 
 
 def main(given: argparse.Namespace, config: Config) -> int:
-    # So that errors of others name it (`runtime.directory_lock`).
+    # Other processes name it in errors by this (`runtime.directory_lock`).
     sys.argv = [HOST]
-    telling = Telling(given.ready)
+    telling = Telling(given.ready, given.starting)
     try:
         return run_in_loop(_host, config, telling)
     except BargeinError as error:
@@ -53,25 +53,28 @@ def main(given: argparse.Namespace, config: Config) -> int:
 
 
 class Telling:
-    """The pipe to the terminal that started this host; it may have gone since."""
+    """The pipe to the terminal that started this host, and that terminal's lock.
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
-        if descriptor is not None:
+    The lock keeps other terminals from starting a host meanwhile. The terminal may be gone by now.
+    """
+
+    def __init__(self, pipe: int | None, starting: int | None) -> None:
+        self._pipe = pipe
+        self._descriptors = [each for each in (pipe, starting) if each is not None]
+        for descriptor in self._descriptors:
             with suppress(OSError):
                 os.set_inheritable(descriptor, False)
 
     def say(self, words: bytes) -> None:
-        if self._descriptor is not None:
+        if self._pipe is not None and self._descriptors:
             with suppress(OSError):
-                os.write(self._descriptor, words)
+                os.write(self._pipe, words)
         self.close()
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        while self._descriptors:
             with suppress(OSError):
-                os.close(descriptor)
+                os.close(self._descriptors.pop())
 
 
 async def _host(config: Config, telling: Telling) -> int:
@@ -94,7 +97,7 @@ async def _host(config: Config, telling: Telling) -> int:
     limits = GatewayLimits(replies_kept_s=config.number("retention.replies_days") * 86400.0)
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        # The engine takes the directory's lock, so it comes before all that changes files there.
+        # The engine takes the directory's lock, so it comes before anything that changes files.
         watch = IdleWatch(observe_with(metrics, config, stack), config.number("host.linger_s"))
         engine = Engine(
             _without_place,
@@ -164,8 +167,8 @@ async def _without_place(turn: Turn) -> None:
 
 
 class IdleWatch:
-    """Notices when nothing runs and nobody is connected. `observe` sees everything, and is shown
-    all of it in turn."""
+    """Notices when nothing runs and nobody is connected. It stands in front of another observer and
+    passes everything on to it."""
 
     def __init__(self, observe: Observe, linger_s: float) -> None:
         self._observe = observe
@@ -179,11 +182,11 @@ class IdleWatch:
             self.look()
 
     def look(self) -> None:
-        """Something has changed."""
+        """Call this when something may have changed."""
         self._changed.set()
 
     def is_idle(self, *, but: int = 0) -> bool:
-        """`but` is how many connections do not count."""
+        """Whether nothing runs and at most `but` connections are open."""
         gateway = self.gateway
         assert gateway is not None
         engine = gateway.engine
@@ -196,7 +199,7 @@ class IdleWatch:
         while True:
             self._changed = changed = anyio.Event()
             idle = self.is_idle()
-            # Looks again by itself, too: a turn is forgotten a moment after its end is shown.
+            # Looks again after a while in any case: a turn counts until a moment after its end.
             with anyio.move_on_after(self._linger_s):
                 await changed.wait()
             if idle and not changed.is_set() and self.is_idle():
@@ -205,7 +208,8 @@ class IdleWatch:
                 return
 
     def leave_if_idle(self, server: "GatewayServer", connected: bool) -> bool:
-        """Leaves if nothing runs and nobody is connected, but for one that asks, if it is."""
+        """Leaves if nothing runs and nobody is connected. `connected`: the caller itself has a
+        connection, which does not count."""
         if not self.is_idle(but=1 if connected else 0):
             return False
         server.leave()

@@ -34,7 +34,8 @@ LOG_BYTES_MAX = 1024 * 1024
 LOG_TAIL_BYTES = 2000
 STARTING_FILE = "host.starting"
 UNFIT_FILE = "host.unfit"
-"""Exists where commands of an agent could reach the host: then each terminal runs its own agent."""
+"""This file exists if commands of an agent could reach a host here. Then each terminal runs its own
+agent."""
 START_S = 30.0
 LEAVE_S = 15.0
 OTHERS_S = 5.0
@@ -55,15 +56,15 @@ def may_host(config: Config) -> bool:
 
 
 def reach_host(config: Config) -> bool:
-    """Returns when the owner of the directory can be reached; starts a host if there is no owner.
-    Returns False if no host can protect its data here. Raises `UserError` or `WorldError` if there
-    can be none. Waits: call it in a thread."""
+    """Waits until the owner of the directory can be reached, and starts a host if there is none.
+    Returns False if a host could not protect its data here. Raises `UserError` or `WorldError` if a
+    host cannot start. Blocks: call it in a thread."""
     home = config.home
     if owner_listens(home):
         return True
     make_data_directory(home)
     starting = _open_starting(home)
-    # Whoever starts one now is waited for; then it is there.
+    # Another terminal may be starting one: the lock is free when that host is there.
     fcntl.flock(starting, fcntl.LOCK_EX)
     if owner_listens(home):
         os.close(starting)
@@ -90,8 +91,9 @@ def begin_host(config: Config) -> "HostStart | None":
 
 
 class HostStart:
-    """A host that is being started. `starting` is the lock that keeps others from starting one; it
-    is released when the host can be reached, or has failed."""
+    """A host that is being started. `starting` is the lock that keeps others from starting one. The
+    host shares it, so it is released when the host can be reached or has failed, even if this
+    terminal ends before."""
 
     def __init__(self, config: Config, starting: int) -> None:
         self._home = config.home
@@ -102,14 +104,15 @@ class HostStart:
         self._reading, writing = os.pipe()
         try:
             with _open_log(self._home) as log:
+                shared = ["--ready", str(writing), "--starting", str(starting)]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "bargein", "host", "--ready", str(writing)],
+                    [sys.executable, "-m", "bargein", "host", *shared],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     cwd="/",
                     env=environment,
-                    pass_fds=(writing,),
+                    pass_fds=(writing, starting),
                     start_new_session=True,
                 )
         except BaseException:
@@ -119,7 +122,8 @@ class HostStart:
             os.close(writing)
 
     def wait(self) -> bool:
-        """As `reach_host`. Only once; waits: call it in a thread."""
+        """Waits for the host, and returns or raises as `reach_host` does. Call it once. Blocks:
+        call it in a thread."""
         try:
             said = _read(self._reading)
             if said == UNFIT:
@@ -187,8 +191,8 @@ def _tail(home: Path) -> str:
 
 
 def wait_until_gone(owner: Owner | None) -> None:
-    """Returns when a process that owned a directory has ended. Raises `UserError` if it does not
-    end. Waits: call it in a thread."""
+    """Waits until a process that owned a directory has ended. Raises `UserError` if it does not
+    end. Blocks: call it in a thread."""
     if owner is None or owner.host != socket.gethostname():
         return
     try:
@@ -203,9 +207,9 @@ def wait_until_gone(owner: Owner | None) -> None:
 
 
 async def keep_others_waiting(home: Path) -> None:
-    """Keeps terminals from starting a host until this process, which is the host, has ended. They
-    would find its door closed, and its directory still in use. Bounded: whoever holds the lock now
-    gets an answer of that door, or gives up."""
+    """Keeps terminals from starting a host until this process, which is the host, has ended: its
+    door is closed already, and the directory is still in use. Waits for the lock at most
+    `OTHERS_S`: a terminal that holds it gets an answer at the door, or gives up."""
     # Imported here: a terminal must start fast, and starts a host before anything else.
     import anyio
     from anyio import to_thread
@@ -217,8 +221,8 @@ async def keep_others_waiting(home: Path) -> None:
 
 
 def make_room(home: Path) -> None:
-    """Ends an idle host, for a command that must own the directory itself. Leaves one alone that is
-    at work, and a server: whoever takes the directory's lock then names it."""
+    """Ends an idle host, for a command that must own the directory itself. A host at work and a
+    server go on; the error about the directory's lock then names them."""
     if not owner_listens(home):
         return
     # Imported here: a terminal must start fast, and does not need it.

@@ -1,4 +1,4 @@
-"""Opens the engine that a command uses: that of the host of the data directory, or its own."""
+"""Opens the engine for a command: the engine of the data directory's host, or one of its own."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,8 +23,8 @@ OpenEngine = Callable[[Config, Callable[[str], object]], AbstractAsyncContextMan
 async def hosted_engine(
     config: Config, on_notice: Callable[[str], object], *, begun: HostStart | None = None
 ) -> AsyncIterator[AnyEngine]:
-    """The engine of the host, which is started if there is none; or an own one, where there can be
-    no host. `begun` is a host that is being started."""
+    """Opens the engine of the host, and starts a host if there is none. Where there can be no host,
+    opens an engine in this process. `begun` is a host that is being started."""
     is_hosted = begun is None and owner_listens(config.home)
     if begun is not None:
         is_hosted = await to_thread.run_sync(begun.wait, abandon_on_cancel=True)
@@ -38,8 +38,8 @@ async def hosted_engine(
 async def engine_of_owner(
     config: Config, on_notice: Callable[[str], object]
 ) -> AsyncIterator[AnyEngine]:
-    """The engine of whoever owns the data directory and lets others in; or an own one, if nobody
-    does."""
+    """Opens the engine of the host or server that owns the data directory; without one, an engine
+    in this process."""
     async with _opened(config, on_notice, owner_listens(config.home)) as engine:
         yield engine
 
@@ -73,6 +73,6 @@ async def _opened(
 
 
 async def note_place(engine: AnyEngine, session: AnySession, config: Config) -> None:
-    """Writes down where a session works that an engine of our own runs. A host has done so."""
+    """Stores the place of a session in an engine of this process. A host has stored it already."""
     if not engine.attached_to and await session.place() is None:
         await session.set_place(place_here(config))

@@ -61,7 +61,7 @@ def _add(given: argparse.Namespace, config: Config) -> int:
     words: list[str] = given.words
     if given.url:
         if words:
-            raise UserError("give a command or --url, and not both")
+            raise UserError("give either a command or --url")
         spec = {"type": "http", "url": given.url}
         if given.header:
             spec["headers"] = dict(_pair(each, ":") for each in given.header)
@@ -182,7 +182,7 @@ def _pair(text: str, between: str) -> tuple[str, str]:
     name, found, value = text.partition(between)
     if not found or not name.strip():
         example = "NAME=VALUE" if between == "=" else "'Name: value'"
-        raise UserError(f"{text!r} is not like {example}")
+        raise UserError(f"{text!r} is not valid; write it like {example}")
     return name.strip(), value.strip() if between == ":" else value
 
 

@@ -45,7 +45,11 @@ async def logout(server: McpServer, config: Config) -> int:
         told = await authorizer.sign_out(http)
     if told is None:
         raise UserError(f"you are not signed in to {server.name}")
-    more = "" if told else "; the server was not told, the token ends by itself"
+    more = (
+        ""
+        if told
+        else "; the server could not revoke the token, which stays valid until it expires"
+    )
     print(f"signed out of {server.name}{more}")
     return 0
 
@@ -69,7 +73,9 @@ async def _challenge(http: aiohttp.ClientSession, server: McpServer, config: Con
         ) as answer:
             return answer.headers.get("WWW-Authenticate", "")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        why = str(error) or type(error).__name__
+        is_silent = isinstance(error, TimeoutError)
+        said = str(error) or type(error).__name__
+        why = f"it did not answer in {PROBE_S:g} s" if is_silent else said
         raise McpError(server.name, f"{server.url} cannot be reached: {why}") from error
 
 

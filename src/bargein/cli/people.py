@@ -1,10 +1,11 @@
-"""A folder and a sandbox for each person who uses a server together with others.
+"""Gives each person who shares a server with others a folder and a sandbox of their own.
 
 Every session of a principal works in that principal's folder below the data directory. Its commands
-run in a sandbox that nobody can leave, without network, and see neither the folders of the others
-nor anybody's home. Where the sandbox does not hold all that, there are no commands, only files.
+run in a sandbox without network, which no approval can open; they see no folder of other principals
+and no home directory. If the sandbox cannot hold all that, sessions get no commands, only files.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -21,10 +22,11 @@ from bargein.runtime.placed_agent import PlacedAgent
 from bargein.runtime.settings import Value
 
 _PLAIN: Final = re.compile(r"(?!x-)[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
-# Where a machine keeps what belongs to somebody.
+# Directories in which a machine keeps people's files.
 _OTHERS: Final = ("/home", "/root", "/srv", "/mnt", "/media", "/var/www", "/var/backups")
-# One person's command must not take the machine from the others.
+# So that the commands of one person leave the others enough of the machine.
 _LIMITS: Final = {"limits.memory_megabytes": 2048, "limits.processes": 512}
+_SPELT_MAX: Final = 200
 _SOURCE: Final = "several principals"
 
 INSTRUCTIONS: Final = """\
@@ -35,23 +37,34 @@ happened or not."""
 
 
 def make_folder(home: Path) -> None:
-    """Before the first command starts: what is not there then stays hidden."""
+    """Makes the folder of all people. Call it before the first command starts, because only folders
+    that exist then can be hidden."""
     (home / PEOPLE).mkdir(mode=0o700, exist_ok=True)
 
 
 def place_of(home: Path, principal: str) -> SessionPlace | None:
-    """Where the sessions of a principal work; None for a session that nobody owns."""
+    """Returns the place of a principal's sessions; None for a session without an owner."""
     if not principal:
         return None
-    name = principal if _PLAIN.match(principal) else f"x-{principal.encode().hex()[:200]}"
-    return SessionPlace(str(home / PEOPLE / name))
+    return SessionPlace(str(home / PEOPLE / _folder_name(principal)))
+
+
+def _folder_name(principal: str) -> str:
+    """Returns a name that no other principal has."""
+    if _PLAIN.match(principal):
+        return principal
+    spelt = principal.encode().hex()
+    if len(spelt) <= _SPELT_MAX:
+        return f"x-{spelt}"
+    # Too long for a file system.
+    return f"x-sha256-{hashlib.sha256(principal.encode()).hexdigest()}"
 
 
 def agent_for_person(
     config: Config, place: SessionPlace, environment: Mapping[str, str]
 ) -> PlacedAgent:
-    """`runtime.placed_agent.AgentOf`. No file in the folder changes a setting: the person's agent
-    can write there."""
+    """Makes the agent for a person's folder (a `runtime.placed_agent.AgentOf`). No file in the
+    folder changes a setting, because the person's agent can write there."""
     del environment
     folder = Path(place.workspace)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -66,16 +79,19 @@ def agent_for_person(
 
 
 def closed_in(config: Config) -> Config:
-    """The settings of the server, with a sandbox that cannot be left."""
+    """Returns the server's settings, with a sandbox that no approval can open."""
     others = [*_OTHERS, config.environment.get("HOME", ""), os.getcwd(), str(config.home)]
-    # Not a whole system: a server that was started in / hides nothing by that.
+    # A server that was started in / must not hide the whole system.
     hidden = [path for path in others if path.count("/") > 1 or path in _OTHERS]
     values: dict[str, Value] = {
         "sandbox.commands": "on",
         "sandbox.outside": "never",
         "sandbox.writable": (),
         "sandbox.network": "none",
+        "sandbox.hosts": (),
         "sandbox.mcp": "off",
+        # The operator's keys are for the operator's own commands.
+        "tools.environment_allowed": (),
         "sandbox.hidden": tuple(dict.fromkeys([*config.texts("sandbox.hidden"), *hidden])),
     }
     values |= {key: value for key, value in _LIMITS.items() if config[key] is None}
@@ -84,7 +100,7 @@ def closed_in(config: Config) -> Config:
 
 
 def describe(report: SandboxReport | None, count: int) -> str:
-    """For the operator, at the start of the server."""
+    """Returns what the operator reads at the start of the server."""
     if report is not None and report.holds:
         return (
             f"{count} principals have tokens, so each has a folder and a sandbox of its own, "

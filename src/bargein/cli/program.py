@@ -89,10 +89,12 @@ def _is_read_later(name: str) -> bool:
 
 
 def _refuse(command: str, error: BaseException, home: Path | None) -> int:
+    from bargein.cli.chat.paint import harmless
     from bargein.runtime.data_directory import explain_data_directory
 
     words = str(error) if home is None else explain_data_directory(str(error), home)
-    print(f"bargein {command}: {words}", file=sys.stderr)
+    # A server elsewhere may have written them.
+    print(f"bargein {command}: {harmless(words)}", file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1
 
 

@@ -8,7 +8,7 @@ read it too. With tokens there is no start token.
 
 The tools of this machine (terminal, Python, files) are for one principal. With more than one each
 has a folder and a sandbox of its own (see `people`), because one principal's shell could read
-another's data. A flag with a long name lets all of them use the machine as its user.
+another's data. `--let-everyone-run-commands-on-this-machine` lets all of them act as its user.
 """
 
 import argparse

@@ -23,7 +23,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
         return trusting.main(given, config)
     if given.revoke is not None:
         revoke_everywhere(config, given.revoke)
-        print(f"{given.revoke} revoked: it is asked about again")
+        print(f"{given.revoke} revoked: such calls need approval again")
         return 0
     rows = [
         (setting.key, _shown(config[setting.key]), config.effective[setting.key].source)

@@ -71,7 +71,10 @@ def _ask(config: Config, request: TrustRequest) -> bool:
             return approved
         if not answer:
             break
-        print(f"{visible(answer[:20])!r} is no answer; say y or n, or press Enter", file=sys.stderr)
+        print(
+            f"{visible(answer[:20])!r} is not an answer; say y or n, or press Enter",
+            file=sys.stderr,
+        )
     tell_left_out(request)
     return False
 
@@ -84,7 +87,7 @@ def main(given: argparse.Namespace, config: Config) -> int:
             raise UserError(
                 f"there is no verdict {given.revoke_trust}; `{APPROVES} --list` lists them"
             )
-        print(f"{given.revoke_trust} revoked: it is asked about again")
+        print(f"{given.revoke_trust} revoked: you will be asked again")
         return 0
     if given.list:
         return _list(config)

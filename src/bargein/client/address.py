@@ -1,4 +1,4 @@
-"""Where a server is, and how it is known to be the right one."""
+"""The address of a server, and the certificate by which a client recognises it."""
 
 from contextlib import ExitStack
 from ipaddress import ip_address
@@ -17,9 +17,9 @@ FINGERPRINT_CHARACTERS = 64
 
 
 class Address(msgspec.Struct, frozen=True):
-    """`url` has no path. `token` is the one in the fragment of the address, if there is one.
-    `code` is that of an invitation to a shared chat, which is there in its place.
-    `fingerprint` is the SHA-256 of the certificate that the server must show."""
+    """`url` has no path. `token` comes from the fragment of the address; for an invitation to a
+    shared chat the fragment has a `code` instead. `fingerprint` is the SHA-256 of the certificate
+    that the server must show."""
 
     url: str
     unix: Path | None = None
@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"ws{self.url.removeprefix('http')}/v1/socket"
 
     def connector(self, stack: ExitStack) -> aiohttp.BaseConnector:
-        """`stack` keeps what the connector needs, for as long as that is used."""
+        """`stack` keeps open what the connector needs; close it after the connector."""
         if self.unix is None:
             return aiohttp.TCPConnector()
         try:
@@ -42,7 +42,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def ssl(self) -> SSLContext | aiohttp.Fingerprint | bool:
-        """A pinned certificate need not be signed by anybody, and no other one will do."""
+        """With a fingerprint, exactly that certificate is accepted, whoever signed it."""
         return aiohttp.Fingerprint(self.fingerprint) if self.fingerprint is not None else True
 
 
@@ -59,7 +59,7 @@ def parse_address(text: str, fingerprint: str | None = None, *, plain: bool = Fa
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
-            f"{address!r} is no address of a server; give one like http://127.0.0.1:8484/, "
+            f"{address!r} is not the address of a server; write it like http://127.0.0.1:8484/, "
             "https://example.org/ or unix:/path/to/socket"
         )
     if parts.path not in ("", "/") or parts.query or parts.username is not None:
@@ -82,7 +82,7 @@ def _fingerprint(text: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise UserError(
-            f"{text!r} is no fingerprint; give the SHA-256 of the certificate, "
+            f"{text!r} is not a fingerprint; give the SHA-256 of the certificate, "
             f"{FINGERPRINT_CHARACTERS} hexadecimal digits"
         ) from None
 

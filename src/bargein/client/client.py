@@ -26,13 +26,13 @@ from bargein.mcp.overview import McpOverview
 class Client:
     """`async with Client("https://example.org/", token="...") as client:`
 
-    `address` is `http://`, `https://` or `unix:PATH`; a token behind `#token=` in it counts if no
-    other one is given. `fingerprint` is the SHA-256 of the server's certificate, which then need
-    not be signed by anybody. A server that is gone is waited for, for `patience_s`; then all that
-    is unanswered raises `Disconnected`. `plain` allows http:// to another machine. `on_connected`
-    hears whenever the connection is lost, and when it is back. `before_connecting` is awaited
-    before each attempt; what it raises refuses the client. `says_first` returns what the client
-    says whenever it has connected, before anything else goes out.
+    `address` is `http://`, `https://` or `unix:PATH`. Without `token`, the client uses the token
+    behind `#token=` in the address. `fingerprint` is the SHA-256 of the server's certificate, which
+    then needs no signature of an authority. If the server is gone, the client tries to reach it for
+    `patience_s`; then everything unanswered raises `Disconnected`. `plain` allows http:// to
+    another machine. `on_connected` is called with False when the connection is lost, and with True
+    when it is there. `before_connecting` is awaited before each attempt; an error that it raises
+    ends the client. `says_first` returns commands that go out first on every new connection.
     """
 
     def __init__(
@@ -89,19 +89,21 @@ class Client:
         return self._opened is not None and self._opened.is_connected
 
     async def session(self, session_id: str) -> Session:
-        """A session that the server has; `NotFound` if it has not, or it is another's."""
+        """Return a session of the server. Raises `NotFound` if the server does not have it, or if
+        it is another principal's."""
         await self.connection.ask("get_session", params={"session": session_id})
         return Session(self.connection, session_id)
 
     async def new_session(self, *, title: str = "", session_id: str | None = None) -> Session:
-        """A new session. The server chooses its id; an admin may choose it."""
+        """Make a new session. The server chooses its id, unless an admin gives one."""
         body = {"title": title} if title else {}
         body |= {"id": session_id} if session_id is not None else {}
         made = await self.connection.ask("create_session", body=body, again=Resend.SAME)
         return Session(self.connection, read(DetailReply, made).session.id)
 
     async def sessions(self, *, limit: int = 50) -> tuple[SessionSummary, ...]:
-        """The caller's sessions and those that it has accepted, the last updated first."""
+        """Return the caller's sessions and the shared ones that it has accepted, the last updated
+        first."""
         found: list[SessionSummary] = []
         before: str | None = None
         while len(found) < limit:
@@ -127,11 +129,12 @@ class Client:
         return read(StoppedReply, answer).receipts
 
     async def mcp(self) -> McpOverview:
-        """The MCP servers that the caller's sessions use there; an admin sees those of all."""
+        """Return the MCP servers that the caller's sessions use; for an admin, those of all
+        principals."""
         return read(McpOverview, await self.connection.ask("list_mcp_servers"))
 
     async def mcp_prompt(self, name: str, words: str = "") -> str:
-        """The text of an MCP server's prompt, by a name such as `mcp__git__review`."""
+        """Return the text of an MCP server's prompt, by a name such as `mcp__git__review`."""
         answer = await self.connection.ask(
             "get_mcp_prompt", params={"prompt": name}, body={"words": words}, again=Resend.SAME
         )

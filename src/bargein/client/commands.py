@@ -18,16 +18,16 @@ class Resend(Enum):
     READ = "read"
     """Changes nothing: asked again, unless nobody waits for it any more."""
     SAME = "same"
-    """AskedCommand again. DoneReply twice it is the same as done once."""
+    """Asked again. Done twice, it has the same effect as done once."""
     AIMED = "aimed"
-    """AskedCommand again with the start that it was first asked of, in its body."""
+    """Asked again; its body names the start of the server that it was first asked of."""
     NEVER = "never"
-    """AskedCommand again of the same start alone; after another one it is `Unanswered`."""
+    """Asked again only of the same start of the server; of a later start it is `Unanswered`."""
 
 
 class FirstCommand(msgspec.Struct, frozen=True):
-    """What a client says whenever it has connected, before anything else. Saying it twice is the
-    same as saying it once."""
+    """A command that a client sends first on every new connection. Sent twice, it has the same
+    effect as sent once."""
 
     do: str
     params: Mapping[str, str]
@@ -35,8 +35,9 @@ class FirstCommand(msgspec.Struct, frozen=True):
 
 
 class AskedCommand:
-    """A command that has not been answered. `start` is that of the server it was asked of: for an
-    aimed one the last that the client knew when it was asked, for others the first it went to."""
+    """A command that has not been answered. `start` names the start of the server that it is for:
+    for an aimed command the last that the client knew when it was asked, for all others the first
+    to which it was sent."""
 
     def __init__(
         self,

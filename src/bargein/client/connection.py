@@ -1,14 +1,13 @@
-"""One WebSocket to a server, for all that a client asks and watches; again and again, if it breaks.
+"""The one WebSocket between a client and its server, opened again whenever it breaks.
 
-A command stays here until it is answered. When the socket breaks, the next one begins with all that
-is unanswered, in its order, and with every watch from the event after the last one that came. What
-that means after a restart of the server is said by `Resend`:
+A command stays here until it is answered. When the socket breaks, the client opens another and
+sends everything unanswered again, in its order; every watch goes on after the last event that came.
+`Resend` says what that means if the server was restarted meanwhile:
 
-- a message has the id that the client gave it, by which the server knows it again;
+- a message has the id that the client gave it, so the server recognises it;
 - every other change has a key, under which the server keeps its answer;
-- a stop names the start of the server that it was first asked of: in a server that was started
-  since, it stops nothing;
-- what must not happen twice, and whose key a crash may have lost, is not asked again.
+- a stop names the start of the server that it was first asked of, and stops nothing in a later one;
+- a command that must not happen twice is not asked again, because a crash may have lost its key.
 
 A caller that is cancelled ends only its own waiting. One task, `_run`, owns the socket. Everything
 here is for the event loop's thread, except `begin_soon`.
@@ -24,12 +23,19 @@ from io import BytesIO
 from typing import Any
 
 import aiohttp
+import anyio
 import msgspec
 
 from bargein.cancel._loops import end_task
 from bargein.client.address import Address
 from bargein.client.commands import AskedCommand, FirstCommand, Resend
-from bargein.client.problems import Disconnected, Unanswered, Unauthenticated, error_of
+from bargein.client.problems import (
+    Disconnected,
+    Unanswered,
+    Unauthenticated,
+    error_of,
+    unreachable,
+)
 from bargein.client.watches import WireWatch
 from bargein.client.wire import (
     CutFrame,
@@ -44,18 +50,20 @@ from bargein.errors import BargeinError, UserError, WorldError
 
 PATIENCE_S = 60.0
 CONNECT_S = 10.0
+ANSWER_S = 30.0
+"""How long a server may take from the connection to its first word."""
 CLOSE_S = 1.0
 HEARTBEAT_S = 15.0
-"""After so long without a word the client asks whether the server is still there."""
+"""After so long without a frame the client pings the server."""
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 COMMAND_BYTES_MAX = 1_000_000
-"""Of one command on the socket. A larger one goes by a request of its own."""
+"""The largest command on the socket. A larger one is sent as a request of its own."""
 PENDING_MAX = 1024
 BACK_OFF_S = (0.05, 2.0)
 LOST = (ConnectionError, aiohttp.ClientError)
-"""What a write raises after the connection has broken."""
+"""Errors that a write raises after the connection has broken."""
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""Answers to a handshake after which it is tried again."""
+"""Statuses of a refused handshake after which the client tries again."""
 
 
 class ServerConnection:
@@ -105,7 +113,8 @@ class ServerConnection:
         try:
             error = await self._greeted
         except BaseException:
-            await self.close()
+            with anyio.CancelScope(shield=True):
+                await self.close()
             raise
         if error is not None:
             await self.close()
@@ -130,7 +139,7 @@ class ServerConnection:
         body: Mapping[str, Any] | None = None,
         again: Resend = Resend.READ,
     ) -> bytes:
-        """The body of a good answer; raises what a refusal stands for."""
+        """Return the body of a successful answer; raise the error that a refusal stands for."""
         asked = self.begin(do, params=params, query=query, body=body, again=again)
         return await self.answer_to(asked)
 
@@ -192,14 +201,15 @@ class ServerConnection:
             self._send_soon(asked.name)
 
     def _send_soon(self, name: str) -> None:
-        """Nothing goes out before what must be said first has been answered."""
+        """Queue a frame, unless the first commands of this connection are still unanswered: then
+        `_say_rest` sends everything later."""
         if not self._first:
             self._outgoing.append(name)
             self._more.set()
 
     async def request(self, method: str, path: str, body: Mapping[str, Any]) -> bytes:
-        """A request of its own, for what is too large for the socket. The body names itself: sent
-        again it is the same. Tried for as long as the client is patient."""
+        """Send a body that is too large for the socket as a request of its own. The body has an
+        id, so sending it again is safe. It is tried again for `patience_s`."""
         assert self._http is not None
         content = msgspec.json.encode(body)
         headers = {"content-type": "application/json"}
@@ -223,7 +233,7 @@ class ServerConnection:
                     raise self._unreachable(error) from error
             await asyncio.sleep(next(pauses))
 
-    # WireWatch
+    # Watching
 
     def watch(self, session: str, after: int | None) -> WireWatch:
         """Shows the events of a session from now on, or since `after`."""
@@ -271,15 +281,32 @@ class ServerConnection:
                 await asyncio.sleep(next(pauses))
 
     async def _wanted(self) -> None:
-        """Back when there is something to ask."""
+        """Wait until there is something to ask or to watch."""
         while not self._pending and not self._watches:
             self._more.clear()
             await self._more.wait()
 
     async def _connect_and_serve(self) -> None:
+        async with asyncio.timeout(ANSWER_S) as patience:
+            socket = await self._connect()
+            async with socket:
+                writing = asyncio.create_task(self._write(socket))
+                try:
+                    async for message in socket:
+                        if message.type is aiohttp.WSMsgType.TEXT:
+                            self._take(message.data)
+                        if self.hello is not None:
+                            # From here on the heartbeat notices a server that is gone.
+                            patience.reschedule(None)
+                finally:
+                    failure = await end_task(writing)
+                if failure is not None and not isinstance(failure, LOST):
+                    raise failure
+
+    async def _connect(self) -> aiohttp.ClientWebSocketResponse:
         assert self._http is not None
         try:
-            socket = await self._http.ws_connect(
+            return await self._http.ws_connect(
                 self._address.socket_url,
                 heartbeat=HEARTBEAT_S,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
@@ -292,22 +319,12 @@ class ServerConnection:
             raise await self._refusal(error.status) from error
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
             raise UserError(
-                f"{self._address.url} shows another certificate than it should: {why}"
+                f"{self._address.url} does not show the certificate that it should: {why}"
             ) from why
-        async with socket:
-            writing = asyncio.create_task(self._write(socket))
-            try:
-                async for message in socket:
-                    if message.type is aiohttp.WSMsgType.TEXT:
-                        self._take(message.data)
-            finally:
-                failure = await end_task(writing)
-            if failure is not None and not isinstance(failure, LOST):
-                raise failure
 
     async def _refusal(self, status: int) -> BargeinError:
-        """Why a handshake was refused. A client of WebSockets cannot read that, so it is asked for
-        by a request."""
+        """Return why the server refused the handshake. A WebSocket client cannot read the body of
+        a refusal, so an ordinary request asks for it."""
         assert self._http is not None
         try:
             async with self._http.get(f"{self._address.url}/v1/me", ssl=self._ssl) as response:
@@ -344,8 +361,8 @@ class ServerConnection:
             del self._pending[name]
             asked.end(
                 Unanswered(
-                    f"the server was started again before it answered {asked.do!r}; look whether "
-                    "it was done",
+                    f"the server was restarted before it answered {asked.do!r}, which may have "
+                    "been done; check before you repeat it",
                     retryable=False,
                 )
             )
@@ -379,7 +396,7 @@ class ServerConnection:
                 pass  # the server closes the connection, and the client comes back
 
     def _begin_again(self, hello: HelloFrame) -> None:
-        """Says all that is unanswered, after what must be said first."""
+        """Send the first commands; when they are answered, everything else that is unanswered."""
         for name in self._first:
             self._pending.pop(name, None)
         first = [
@@ -409,7 +426,7 @@ class ServerConnection:
         if watch.is_over:
             self.unwatch(watch)
         elif off is not None and off.reason != "shutting_down":
-            # It goes on where it was. After a shutdown that is for the next connection.
+            # Watch again from the last event. After a shutdown the next connection does that.
             self._loop.call_later(BACK_OFF_S[0], self._watch_again, watch)
 
     def _watch_again(self, watch: WireWatch) -> None:
@@ -431,10 +448,7 @@ class ServerConnection:
             watch.fail(error)
 
     def _unreachable(self, error: Exception) -> Disconnected:
-        where = self._address.unix or self._address.url
-        return Disconnected(
-            f"{where} cannot be reached: {str(error) or type(error).__name__}", retryable=True
-        )
+        return unreachable(str(self._address.unix or self._address.url), error)
 
     @property
     def _ssl(self) -> Any:
@@ -442,7 +456,8 @@ class ServerConnection:
 
 
 def _pauses() -> Iterator[float]:
-    """How long to wait before each attempt: longer each time, and never for all clients alike."""
+    """Yield how long to wait before each attempt: longer each time, and different in each client,
+    so that they do not all come back at the same moment."""
     least, most = BACK_OFF_S
     pause = least
     while True:

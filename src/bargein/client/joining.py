@@ -1,18 +1,20 @@
-"""How a guest comes into a shared chat: the code of an invitation becomes a token, once."""
+"""Exchanges the code of an invitation to a shared chat for a guest's token. It works once."""
 
 from contextlib import ExitStack
 
 import aiohttp
 
 from bargein.client.address import Address
-from bargein.client.problems import Disconnected, error_of
-from bargein.client.wire import JoinedReply, read
+from bargein.client.problems import error_of, unreachable
+from bargein.client.wire import read
+from bargein.contracts.guests import Joined
 from bargein.errors import UserError
 
 JOIN_S = 30.0
+ANSWER_BYTES_MAX = 64 * 1024
 
 
-async def join(address: Address) -> JoinedReply:
+async def join(address: Address) -> Joined:
     """Uses up the invitation in the address. Raises `Unauthenticated` if it was used before."""
     if address.code is None:
         raise UserError(f"{address.url}: an invitation has #join=... behind the address")
@@ -23,19 +25,23 @@ async def join(address: Address) -> JoinedReply:
         try:
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
-                http.post(f"{address.url}/v1/join", headers=headers, ssl=address.ssl) as response,
+                http.post(
+                    f"{address.url}/v1/join",
+                    headers=headers,
+                    ssl=address.ssl,
+                    allow_redirects=False,
+                ) as response,
             ):
-                body = await response.read()
-                if response.status >= 400:
-                    raise error_of(response.status, body)
-                return read(JoinedReply, body)
+                body = bytearray()
+                while len(body) < ANSWER_BYTES_MAX and (piece := await response.content.readany()):
+                    body += piece
+                if response.status != 200:
+                    raise error_of(response.status, bytes(body))
+                return read(Joined, bytes(body))
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as why:
             raise UserError(
-                f"{address.url} shows a certificate that is not known; give --fingerprint and the "
-                "SHA-256 that /share showed"
+                f"{address.url} shows an unknown certificate; compare it with the SHA-256 that "
+                "/share showed, and give that as --fingerprint"
             ) from why
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Disconnected(
-                f"{address.url} cannot be reached: {str(error) or type(error).__name__}",
-                retryable=True,
-            ) from error
+            raise unreachable(address.url, error) from error

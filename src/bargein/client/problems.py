@@ -1,8 +1,11 @@
-"""The errors of a client: those of the engine, rebuilt from the codes of the API, and a few that
-only a wire can cause."""
+"""The errors of a client: the engine's own, rebuilt from the codes of the API, and a few that only
+a network can cause."""
 
+import os
 from collections.abc import Callable
+from ssl import SSLError
 
+import aiohttp
 import msgspec
 
 from bargein.contracts.store import SessionUnreadable, StoreFailed
@@ -60,7 +63,7 @@ ERRORS: dict[str, Callable[[str], BargeinError]] = {
     "unavailable": lambda detail: StoreFailed(detail, retryable=True),
     "unreadable": _unreadable,
 }
-"""One for each code of the API."""
+"""Makes the error for each code of the API."""
 
 
 class _Problem(msgspec.Struct):
@@ -70,7 +73,7 @@ class _Problem(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes) -> BargeinError:
-    """The error that a refusal of the server stands for."""
+    """Return the error that a refusal of the server stands for."""
     try:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -80,3 +83,17 @@ def error_of(status: int, body: bytes) -> BargeinError:
         return make(problem.detail)
     words = problem.detail or f"the server answered with status {status} and without a reason"
     return UserError(words) if 400 <= status < 500 else _retryable(words)
+
+
+def unreachable(where: str, error: Exception) -> Disconnected:
+    """The error for a server with which no connection can be made, or was made and is lost."""
+    why = str(error) or type(error).__name__
+    if isinstance(error, TimeoutError):
+        why = "it does not answer"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        # The text of a failed connect repeats the address; numbers of TLS are its own.
+        cause = error.os_error
+        number = 0 if isinstance(cause, SSLError) else cause.errno or 0
+        why = os.strerror(number) if number > 0 else cause.strerror or why
+    words = f"{where} cannot be reached: {why}. Is Bargein running there, and is the address right?"
+    return Disconnected(words, retryable=True)

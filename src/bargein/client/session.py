@@ -65,7 +65,7 @@ from bargein.session.undoing_calls import CallsBeingUndone
 U = TypeVar("U")
 
 WAIT_S = 50
-"""How long one question to the server may wait for a turn. Then it is asked again."""
+"""How long the server may hold one request that waits for a turn. Then the client asks again."""
 
 
 class Session:
@@ -103,8 +103,8 @@ class Session:
     ) -> Sent[Any]:
         """Hand over a message. Durable when this returns.
 
-        It has a client id in any case, so that a message that is sent again because the connection
-        broke is taken once; `disposition` is then `duplicate`, if the first one had arrived.
+        Without a `client_id` the client makes one. So a message that is sent again after a broken
+        connection is taken once; `disposition` is `duplicate` if the first copy had arrived.
         """
         check_texts_or_none(client_id=client_id, expected_turn=expected_turn, group=group)
         check_heard_or_none(heard)
@@ -559,8 +559,8 @@ class Session:
 
 
 class StopOverWire:
-    """A stop that was asked for. `receipt()` may be awaited in the client's loop. `landed`: it is
-    on its way; the receipt says whether there was something to stop."""
+    """A stop on its way to the server. Await `receipt()` in the client's loop. `landed` is always
+    true: only the receipt says whether there was something to stop."""
 
     landed = True
 
@@ -569,12 +569,12 @@ class StopOverWire:
         self._asked = asked
 
     async def receipt(self) -> Receipt:
-        """Wait until what was stopped is over, and say what became of it."""
+        """Wait until everything stopped has settled, and return the receipt."""
         return read(Receipt, await self._connection.answer_to(self._asked))
 
 
 class _ResultOverWire:
-    """Where the result of a message appears: the server is asked for it, as long as it takes."""
+    """Asks the server for the result of a message until there is one."""
 
     def __init__(self, session: Session, message: str) -> None:
         self._session = session

@@ -12,13 +12,14 @@ from bargein.errors import BargeinError
 from bargein.session.broadcast import BYTES_MAX, TooSlow, Watched
 
 EVENTS_MAX = 10_000
-# The reasons of the server after which the watch goes on where it was.
+# If the server ends a watch for one of these reasons, the client watches again.
 GOES_ON = ("too_slow", "shutting_down", "unavailable")
 
 
 class WireWatch:
-    """`after` is the last event that came, or where it begins; None until the server has said.
-    A reader that does not keep up gets `TooSlow`, as in process."""
+    """`after` is the number of the last event that came, at first of the event to begin after;
+    None until the server has named it. A reader that does not keep up gets `TooSlow`, as in
+    process."""
 
     def __init__(self, name: str, session: str, after: int | None) -> None:
         self.name = name
@@ -42,8 +43,8 @@ class WireWatch:
         self._began.set()
 
     def take(self, content: bytes) -> CutFrame | None:
-        """An event that came. Returns the word by which the server ended the watch, if it is one;
-        the watch is then over, or to be asked for again."""
+        """Take what the server sent. Returns the frame with which the server ended the watch, or
+        None for an event; after such a frame the watch is over or has to be asked for again."""
         try:
             event = read_event(content)
         except BargeinError as error:
@@ -88,13 +89,13 @@ class WireWatch:
         self._began.set()
 
     async def began(self) -> None:
-        """Back when the server shows its events; raises if it does not."""
+        """Wait until the server has begun the watch; raise its error if it refused."""
         await self._began.wait()
         if self._error is not None and not self._events:
             raise self._error
 
     async def next(self) -> list[Watched]:
-        """All that waits, at least one; an empty list at the end."""
+        """Wait for events and return all that have come; an empty list when the watch is over."""
         while not self._events:
             if self._error is not None:
                 raise self._error

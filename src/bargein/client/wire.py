@@ -1,7 +1,7 @@
 """What the server sends, read back into the engine's own types.
 
 Files come by reference: an attachment in an event has its name and its type, and no bytes. Unknown
-fields are passed over, so that a newer server can say more.
+fields are ignored, because a newer server may send more.
 """
 
 from typing import Any, Literal, TypeVar
@@ -142,47 +142,12 @@ class TranscriptReply(msgspec.Struct, frozen=True):
     messages: tuple[ModelMessage, ...]
 
 
-class GuestReply(msgspec.Struct, frozen=True):
-    name: str
-    approves: bool
-
-
-class GuestsReply(msgspec.Struct, frozen=True):
-    """With whom a session is shared; all of it is empty if it is not."""
-
-    address: str = ""
-    fingerprint: str = ""
-    guests: tuple[GuestReply, ...] = ()
-    waiting: tuple[str, ...] = ()
-    here_only: bool = False
-
-
-class InvitedReply(msgspec.Struct, frozen=True):
-    """`address` works once, for the guest `name`."""
-
-    address: str
-    name: str
-    shared: GuestsReply
-
-
-class UnsharedReply(msgspec.Struct, frozen=True):
-    guests: tuple[str, ...]
-
-
-class JoinedReply(msgspec.Struct, frozen=True):
-    """What a guest gets for an invitation: a token for one session."""
-
-    token: str
-    session: str
-    principal: str
-
-
 class StoppedReply(msgspec.Struct, frozen=True):
     receipts: tuple[Receipt, ...]
 
 
 class PlaceReply(msgspec.Struct, frozen=True):
-    """Where a session works, with which model and tools."""
+    """The folder, model and tools of a session."""
 
     workspace: str = ""
     chosen: str = ""
@@ -197,7 +162,7 @@ class WatchReply(msgspec.Struct, frozen=True):
 
 
 class Me(msgspec.Struct, frozen=True):
-    """Who the token speaks for, and what the server offers."""
+    """The principal that the token stands for, and what the server offers."""
 
     principal: str
     admin: bool
@@ -224,14 +189,14 @@ def read_frame(text: str) -> Frame:
 
 
 def read_event(content: bytes) -> Watched | CutFrame:
-    """An event of a watch, or the end of it."""
+    """Decode an event of a watch, or the frame that ends it."""
     decoder: msgspec.json.Decoder[Any] = _recorded if content.startswith(b'{"seq"') else _live
     found: Watched | CutFrame = _decode(decoder, content)
     return found
 
 
 def read(kind: type[T], content: bytes) -> T:
-    """The body of a reply."""
+    """Decode the body of a reply."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
@@ -243,7 +208,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], content: bytes) -> Any:
     try:
         return decoder.decode(content)
     except msgspec.ValidationError:
-        # Seldom: something in it stands for a file.
+        # Seldom: it has a reference in place of a file.
         try:
             return msgspec.convert(_with_empty_files(msgspec.json.decode(content)), decoder.type)
         except msgspec.ValidationError as error:
@@ -253,7 +218,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], content: bytes) -> Any:
 
 
 def _with_empty_files(value: Any) -> Any:
-    """References to files, as files without bytes."""
+    """Turn references to files into files without bytes."""
     if isinstance(value, list):
         return [_with_empty_files(each) for each in value]
     if not isinstance(value, dict):
@@ -266,7 +231,7 @@ def _with_empty_files(value: Any) -> Any:
 
 def not_understood(error: Exception) -> WorldError:
     return WorldError(
-        f"the server said something that this version does not know ({error}); use the same "
+        f"the server sent something that this version does not understand ({error}); use the same "
         "version on both sides",
         retryable=False,
     )

@@ -1,1 +1,1 @@
-"""Nodes that share one database: how they reach each other."""
+"""The HTTP connections between nodes that share one database."""

@@ -1,10 +1,10 @@
-"""The address of a node, as its row in the database has it.
+"""The address of a node, in the form in which its row in the database has it.
 
     http://127.0.0.1:40123                   on the same machine: plain HTTP
     https://10.0.0.7:8485#sha256=FINGERPRINT over a network: TLS with exactly this certificate
 
-Whoever can write the database is trusted: it names each node's certificate and has the one secret
-that all nodes show each other. So nothing has to be set up but the database.
+The database names each node's certificate, and has the secret that nodes show each other. So
+everybody who can write to it is trusted, and nothing else has to be set up.
 """
 
 import socket
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ListeningPlace(Value, frozen=True):
-    """Where a node listens for others."""
+    """The place at which a node listens for others."""
 
     host: str
     port: int = 0

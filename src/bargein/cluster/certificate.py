@@ -1,14 +1,16 @@
-"""Certificates that nobody signs, believed because their fingerprint is known from elsewhere.
+"""Makes certificates without an authority. The other side knows the fingerprint beforehand.
 
-A node makes one for its life: it never leaves the process but for its public part, and the database
-names its fingerprint. The address of a shared chat has one in a file, and shows its fingerprint to
-its user. None of them has to be renewed.
+A node makes one at its start: the key stays in the process, and the database names the fingerprint.
+The address of shared chats keeps one in a file, and its user sees the fingerprint. Neither has to
+be renewed.
 """
 
 import hashlib
+import os
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -39,8 +41,8 @@ def make_pem(
     valid_days: int = VALID_DAYS,
     extra: str = "postgres",
 ) -> str:
-    """Returns a new key with its certificate for these IP addresses. `extra` is what to install if
-    the library for it is not there."""
+    """Returns a new key with its certificate for these IP addresses. `extra` is the extra that the
+    error names if the library is missing."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -80,10 +82,28 @@ def make_pem(
 def certificate_of(pem: str) -> OwnCertificate:
     """Reads what `make_pem` made. Raises `ssl.SSLError` if it is something else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # The library reads certificates from files only.
-    with tempfile.NamedTemporaryFile(prefix="bargein-", suffix=".pem") as file:
+    with _as_file(pem) as path:
+        context.load_cert_chain(path)
+    return OwnCertificate(context, fingerprint_of(pem))
+
+
+def fingerprint_of(pem: str) -> bytes:
+    """The SHA-256 of the certificate in what `make_pem` made."""
+    public = pem[pem.index(BEGIN) :]
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(public)).digest()
+
+
+@contextmanager
+def _as_file(pem: str) -> Iterator[str]:
+    """The library reads certificates from files only. Commands of an agent see the files in /tmp,
+    so this one is in memory, where the system has such files."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(prefix="bargein-", suffix=".pem") as file:
+            file.write(pem.encode())
+            file.flush()
+            yield file.name
+        return
+    with open(os.memfd_create("certificate"), "wb") as file:
         file.write(pem.encode())
         file.flush()
-        context.load_cert_chain(file.name)
-    public = pem[pem.index(BEGIN) :]
-    return OwnCertificate(context, hashlib.sha256(ssl.PEM_cert_to_DER_cert(public)).digest())
+        yield f"/proc/self/fd/{file.fileno()}"

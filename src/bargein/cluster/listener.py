@@ -1,6 +1,6 @@
-"""Where a node listens for the other nodes: two requests, and nothing else.
+"""Listens for the other nodes of a cluster. It takes two requests.
 
-`POST /node/ask?key=...` does what another node asks for and returns the answer. A caller that goes
+`POST /node/ask?key=...` performs another node's request and returns the answer. A caller that goes
 away ends only its own waiting. `GET /node/watch?session=...&after=...` sends frames about a session
 until the session leaves this node; a frame is its length in four bytes and as many bytes. Both need
 the secret of the cluster. On a network the listener speaks TLS; plain HTTP is for loopback only.

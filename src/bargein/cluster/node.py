@@ -1,11 +1,11 @@
-"""A node of a cluster: listens for the others, and knows the way to them.
+"""Makes this process a node of a cluster: it listens for the others and can reach them.
 
     async with open_node(engine, watch=watch, perform=perform) as peers:
         ...
 
-From then on, what is asked here about sessions of other nodes goes to them over HTTP, and by letter
-only where that does not work. A program that uses `Engine` alone may leave out `perform`: then
-other nodes can stop its sessions, and everything else is refused.
+Inside the block, requests about sessions of other nodes go to them over HTTP, and by letter if HTTP
+does not work. A program that uses `Engine` alone may leave out `perform`: then other nodes can stop
+its sessions, and other requests are refused.
 """
 
 from collections.abc import AsyncIterator

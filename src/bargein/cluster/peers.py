@@ -1,8 +1,8 @@
-"""The way to other nodes: kept-alive HTTP connections, with the secret of the cluster.
+"""Sends requests to other nodes over HTTP connections that stay open, a few for each node.
 
-A node is asked at the address that its row in the database names. Connections stay open, a few for
-each node. Whatever fails here is `RoadBlocked`: the caller takes another road, and the node that
-was asked may or may not have got the request.
+The row of a node in the database names its address; the cluster's secret goes with each request.
+Every failure raises `RoadBlocked`: the other node may or may not have got the request, and the
+caller takes another road.
 """
 
 from collections.abc import AsyncGenerator

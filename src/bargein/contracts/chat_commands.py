@@ -50,10 +50,10 @@ CHAT_COMMANDS_HELP = """\
 Anything else is a message. It joins the running turn, unless its mode says otherwise."""
 
 CHAT_PROGRAM_HELP = """\
-/stop  stop the answer; what waits is held (a bare "stop" does the same)
-/queue WORDS  answer this after what runs; alone: what waits
+/stop  stop the answer and hold the waiting messages (a bare "stop" does the same)
+/queue WORDS  answer this after the running turn; alone: list what waits
 /redirect WORDS  stop what runs and answer this
-/continue  let what is held go on
+/continue  release the held messages
 /undo  take back the last turn
 /status  what is going on
 /new  begin a new conversation

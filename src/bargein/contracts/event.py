@@ -101,11 +101,10 @@ class AssistantSaid(Value, frozen=True, tag="assistant_said"):
 
 
 class AnswerHeard(Value, frozen=True, tag="answer_heard"):
-    """Of what this turn said until now, the user heard or saw only the first `characters` code
-    points. The rest leaves the model's view, and stays in the log. Calls and their results stay in
-    both. `streaming`: an answer was still streaming, and the next `AssistantSaid` of the turn is
-    that answer, with the rest of the count. What an earlier event of this kind cut off does not
-    count."""
+    """The user heard or saw only the first `characters` code points of this turn's text so far. The
+    rest leaves the model's view, and stays in the log. Calls and their results stay in both.
+    `streaming`: an answer was still streaming; the next `AssistantSaid` of the turn is that answer,
+    and the count goes on in it. Text that an earlier event of this kind cut off is not counted."""
 
     turn: str
     characters: int

@@ -1,4 +1,4 @@
-"""Letters between owners that share a store, and what a letter asks for."""
+"""Letters between owners that share a store, and the stops that letters ask for."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -21,8 +21,8 @@ class Letter(Value, frozen=True):
 
 
 class StopAsked(Value, frozen=True):
-    """A stop for a session of the recipient's. It is aimed when it is asked for: at
-    `expected_turn`, or, if no turn was running, at the first one that began after `seq`."""
+    """Asks the recipient for a stop in a session that it owns. The sender has aimed it: at
+    `expected_turn`, or, if no turn was running, at the first turn that began after `seq`."""
 
     session: str
     scope: Scope
@@ -58,9 +58,9 @@ class Road(Protocol):
 
 
 class Mail(Protocol):
-    """What holds: a letter is received at least once by an owner that lives and reads its mail,
-    unless the database crashes a moment after `post`. Who needs an answer posts again until it
-    comes."""
+    """An owner that lives and reads its mail receives each letter at least once, unless the
+    database crashes a moment after `post`. So a sender that needs an answer posts again until it
+    has one."""
 
     async def post(self, recipient: str, letter: Letter) -> None: ...
 

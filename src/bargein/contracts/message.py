@@ -53,7 +53,8 @@ class QuestionPolicy(StrEnum):
     REFUSE = "refuse"
     """The call is denied. The model reads that nobody can answer, and goes on."""
     ALLOW = "allow"
-    """The call runs. The answer to any other question is that nobody can answer."""
+    """The call runs. The answer to any other question is that nobody can answer. It holds as long
+    as all words of the turn are from one sender; then questions wait."""
 
 
 class Attachment(Value, frozen=True):
@@ -69,8 +70,8 @@ HEARD_CHARACTERS_MAX = 2**53 - 1
 
 
 class HeardSoFar(Value, frozen=True):
-    """How much of what a turn said the user has heard or seen: the first `characters` code points
-    of all its text. What an earlier `HeardSoFar` of the turn cut off does not count."""
+    """How much of a turn's text the user has heard or seen: the first `characters` code points
+    of all its text, without the text that an earlier `HeardSoFar` of the turn cut off."""
 
     turn: str
     characters: int

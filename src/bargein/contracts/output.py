@@ -1,4 +1,4 @@
-"""What the answer to a message must be: JSON that fits a schema. Plain data and a pure check.
+"""The form that the answer to a message must have: JSON that fits a schema. Pure.
 
 Everything that needs a typed answer uses this. A message carries an `Output`; the agent asks its
 model for it, natively if possible, checks the final answer with `unfit`, and asks again if it does

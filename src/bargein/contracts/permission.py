@@ -92,12 +92,12 @@ class KeptGrant(Value, frozen=True):
 
 
 class May(Value, frozen=True):
-    """What somebody may do about the permissions of a session. Surfaces offer this and no more.
+    """What a person may change about the permissions of a session. Surfaces offer this and no more.
 
-    `answers`: the questions whose `answerable_by` is one of these can be answered. `choices`: the
-    answers to approvals that can be given, of those that the question has. `modes`: those that the
-    session can be changed to. `revokes`: grants of these scopes can be revoked, and those of the
-    project are listed."""
+    `answers`: the person may answer questions whose `answerable_by` is one of these. `choices`: to
+    an approval, the person may give these answers, if the question has them. `modes`: the person
+    may change the session to these. `revokes`: the person may revoke grants of these scopes, and
+    sees the project's grants if that is one of them."""
 
     answers: tuple[Standing, ...] = ()
     choices: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Where a session works. Plain data, part of the session's log."""
+"""The folder and the model of a session. Plain data, stored in the session's log."""
 
 from bargein.contracts.value import Value
 

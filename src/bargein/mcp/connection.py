@@ -1,22 +1,21 @@
-"""One connection to one server. One task owns it; callers hand it requests.
+"""The connection to one MCP server. One task owns it; callers hand it requests.
 
     connection = McpConnection(name, make_transport, ...)
     await connection.main()             # the owner's task: until the server is lost or it is closed
 
     pending = connection.begin("tools/call", params, ...)   # any task on the loop; never waits
     event = await pending.next()
-    told = await connection.stop(pending)                   # or, after the answer: nothing
+    stopped = await connection.stop(pending)                # not needed after the answer
 
 What holds:
 
-- A request has an id that is never used again. Its answer goes to its own waiter, and after `stop`
-  nowhere. What a server sends of its own accord never reaches another session than the one whose
-  call is under way.
-- Nothing is ever sent twice. When the connection is lost, every open request ends with
-  `ServerDown`: the outcome of a call is then unknown.
-- The server's era is found by asking for the newer one first. Whatever is not a clear answer of
-  that era means the older one; no single error code decides.
-- Whatever a server sends is bounded: its length, its number, and the time it takes.
+- No id is used for two requests. An answer goes to the caller of its request; after `stop` it is
+  dropped. A request of the server's own reaches only the session whose call is under way.
+- No request is sent twice. When the connection is lost, every open request ends with `ServerDown`:
+  the outcome of a call is then unknown.
+- The connection first asks for the newer era. Unless the server clearly answers in that era, the
+  connection speaks the older one; no single error code decides.
+- Everything that a server sends is bounded: its length, its number, and the time it takes.
 """
 
 import logging
@@ -48,11 +47,11 @@ from bargein.mcp.transport import MESSAGE_BYTES_MAX, Receiver, Transport
 from bargein.mcp.wire import Incoming, Outgoing
 
 PROBE_S: Final = 3.0
-"""How long a server may be silent before it is also tried as one of the older era."""
+"""How long a server may be silent before the connection also tries the older era."""
 STOP_GRACE_S: Final = 0.5
 """How long a server may take to react to a stop: to answer, or to show that it responds."""
 LATE_S: Final = 0.1
-"""How long the stream of a stopped request is still read, where it may confirm the stop."""
+"""How long the stream of a stopped request is still read, because it may confirm the stop."""
 FENCED_MAX: Final = 1000
 RELIST_S: Final = 0.5
 LISTEN_S_MAX: Final = 60.0
@@ -65,15 +64,15 @@ _NAMED_BY: Final = {
     "tasks/update": "taskId",
     "tasks/cancel": "taskId",
 }
-"""The parameter by which HTTP's routers know what a request is about."""
+"""The parameter that names the target of a request in HTTP headers, for routers."""
 
 _log = logging.getLogger("bargein.mcp")
 
 
 class StopAnswer(msgspec.Struct, frozen=True):
-    """How a stop went. `sent`: the request had been written, so that something may have happened.
-    `told`: the server could be told; a pipe that it does not read may be full. `responds` is None
-    where it cannot be known."""
+    """How the stop of a request went. `sent`: the request was written before, so it may have had an
+    effect. `told`: the stop was sent; a full pipe that the server does not read prevents that.
+    `responds`: whether the server still answers; None if that cannot be known."""
 
     sent: bool
     told: bool = True
@@ -82,7 +81,7 @@ class StopAnswer(msgspec.Struct, frozen=True):
 
 
 class Oddities(msgspec.Struct):
-    """What a server sent that it should not have, for people."""
+    """Counts messages of a server that break the protocol, and describes them for people."""
 
     junk: int = 0
     too_large: int = 0
@@ -93,7 +92,7 @@ class Oddities(msgspec.Struct):
         self.last = text[:300]
 
     def words(self) -> str:
-        """A sentence about all of it; empty if there was nothing odd."""
+        """Return a sentence about all of them; empty if there was none."""
         counted = (
             (self.junk, "lines that are no messages"),
             (self.too_large, "messages that were too large"),
@@ -104,7 +103,7 @@ class Oddities(msgspec.Struct):
 
 
 class McpConnection(Receiver):
-    """`stateless`: the era, if it is known from an earlier connection; it saves the probe.
+    """`stateless`: the era, if an earlier connection has found it; then none is probed.
     `on_change` is called when the server says that one of its lists has changed."""
 
     def __init__(
@@ -123,7 +122,7 @@ class McpConnection(Receiver):
         self.oddities = Oddities()
         self.lost: McpError | None = None
         self.probed_only = False
-        """Whether nothing but the question for its era was sent."""
+        """Whether only the probe for the era was sent."""
         self._client_version = client_version
         self._stateless = stateless
         self._on_change = on_change
@@ -171,7 +170,7 @@ class McpConnection(Receiver):
         self._agree(await self._ask("initialize", self.era.handshake()))
 
     def _begin_anew(self) -> None:
-        """Speak the older era, of which no version is agreed on yet."""
+        """Begin to speak the older era. Its version is agreed on afterwards."""
         self.era = handshake_era(self._client_version)
         self.transport.speak(None)
 
@@ -186,8 +185,8 @@ class McpConnection(Receiver):
         self.notify("notifications/initialized")
 
     async def _discover(self) -> bool:
-        """Whether the server is of the stateless era. Where it stays silent, `initialize` is asked
-        beside it, and whichever is answered well decides."""
+        """Return whether the server is of the stateless era. If it does not answer the probe,
+        `initialize` is sent too, and the first useful answer to either decides."""
         self.transport.speak(self.era)
         self.probed_only = True
         probe = self.begin("server/discover", self.era.params())
@@ -201,7 +200,7 @@ class McpConnection(Receiver):
         if answer.error is not None and STATELESS_VERSION in (
             supported_versions(answer.error) or ()
         ):
-            # It speaks our version and says otherwise; asked once more it may know better.
+            # Its error names the version that we asked for, so the same request may now succeed.
             answer = await self._ask("server/discover", self.era.params())
         return self._is_stateless(answer)
 
@@ -229,7 +228,7 @@ class McpConnection(Receiver):
         self._drop(probe)
         self._drop(hello)
         if not stateless and not self.facts.version:
-            raise ServerDown(self.name, "it answers neither server/discover nor initialize well")
+            raise ServerDown(self.name, "it answers neither server/discover nor initialize")
         return True
 
     def _is_stateless(self, answer: RpcAnswer) -> bool:
@@ -255,7 +254,7 @@ class McpConnection(Receiver):
         return True
 
     async def _subscribe(self) -> None:
-        """In the stateless era a server tells of changes only on a request that stays open."""
+        """In the stateless era a server announces changes only on a request that stays open."""
         wanted = {
             f"{kind}ListChanged": True
             for kind in ("tools", "prompts", "resources")
@@ -270,7 +269,7 @@ class McpConnection(Receiver):
                 return
             await anyio.sleep(pause_s)
             pause_s = min(pause_s * 2, LISTEN_S_MAX)
-            # What changed meanwhile was not heard.
+            # Changes in the meantime were not announced to us.
             self._on_change("tools")
 
     # Requests
@@ -285,7 +284,7 @@ class McpConnection(Receiver):
         label: str = "",
         on_progress: OnProgress | None = None,
     ) -> PendingRequest:
-        """Hand over a request. `params` are whole: with what the era wants. Raises `ServerDown`."""
+        """Hand over a request. `params` include what the era demands. Raises `ServerDown`."""
         if self.lost is not None:
             raise NotSent(self.name, "the connection was lost before this was sent")
         pending = PendingRequest(
@@ -312,11 +311,11 @@ class McpConnection(Receiver):
         self.transport.send(Outgoing(method, wire.notification(method, params)))
 
     def respond(self, request: Incoming, result: Mapping[str, Any]) -> None:
-        """Answer a request of the server's. Quiet if the connection is lost."""
+        """Answer a request of the server's. Does nothing if the connection is lost."""
         self._reply(wire.answer(request.id, result))
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """A request that has no effect, and its answer. Raises `McpError`."""
+        """Send a request that has no effect, and return its answer. Raises `McpError`."""
         answer = await self._ask(method, self.era.params(params))
         return wire.parse_object(_result_of(self.name, answer))
 
@@ -328,7 +327,8 @@ class McpConnection(Receiver):
             self._drop(pending)
 
     def _drop(self, pending: PendingRequest) -> None:
-        """Nobody waits for it any more. Without a word to the server: it has no effect."""
+        """Forget a request that nobody waits for. The server gets no notice, because the request
+        has no effect."""
         if pending.open:
             self._fence(pending)
             self.transport.close_stream(pending.id)
@@ -338,8 +338,8 @@ class McpConnection(Receiver):
     # Stopping
 
     async def stop(self, pending: PendingRequest, grace_s: float = STOP_GRACE_S) -> StopAnswer:
-        """Tell the server to stop working on a request, and learn what can be learnt within the
-        grace. What still comes for the request goes nowhere. Always back in time."""
+        """Tell the server to stop working on a request, and find out within the grace how it
+        reacts. Later answers to the request are dropped. Always returns in time."""
         for request in self._fence(pending):
             self._reply(wire.answer(request.id, {"action": "cancel"}))
         if self.lost is not None:
@@ -364,8 +364,8 @@ class McpConnection(Receiver):
         return StopAnswer(sent=True, told=told, late=pending.late, responds=responds)
 
     async def _tell_on_the_pipe(self, notice: Outgoing) -> bool:
-        """A check behind the notice: a pipe keeps the order, so that whoever answers the one has
-        read the other."""
+        """Send the notice and behind it a check. A pipe keeps the order, so a server that answers
+        the check has read the notice."""
         check: PendingRequest | None = None
         try:
             self.transport.send(notice, first=True)
@@ -390,11 +390,11 @@ class McpConnection(Receiver):
         return pending.fence()
 
     def others(self, pending: PendingRequest) -> tuple[PendingRequest, ...]:
-        """The calls of others that are under way."""
+        """Return the other calls that are under way on this connection."""
         return tuple(each for each in self._open.values() if each.label and each is not pending)
 
     def lose(self, why: str) -> None:
-        """Give the connection up: every open request ends."""
+        """Give the connection up: every open request ends with `ServerDown`."""
         self._end(ServerDown(self.name, why))
 
     # What the server sends
@@ -435,7 +435,7 @@ class McpConnection(Receiver):
         fenced = self._fenced.get(request_id)
         if fenced is None:
             return False
-        # Only of calls: a question for its era may be answered late without being odd.
+        # Counts for calls only: a late answer to the probe for the era is not odd.
         self.oddities.late += bool(fenced.label)
         is_first = fenced.late is Late.NOTHING
         fenced.put(answer)
@@ -453,7 +453,7 @@ class McpConnection(Receiver):
                 pending.forget(taken_back)
         elif method.endswith("/list_changed"):
             self._on_change(method.split("/")[1])
-        # Counts as unwanted, like progress: a flood of it is read slowly.
+        # Counts as unwanted, as progress does, so that a flood of it is read slowly.
         return False
 
     def _take_progress(self, message: Incoming) -> bool:
@@ -467,7 +467,7 @@ class McpConnection(Receiver):
         except msgspec.ValidationError:
             return False
         pending.on_progress(progress)
-        # Counts as unwanted: a flood of it is read slowly.
+        # Counts as unwanted, so that a flood of it is read slowly.
         return False
 
     def _take_request(self, message: Incoming, via: int | None) -> bool:
@@ -478,7 +478,7 @@ class McpConnection(Receiver):
             pending = self._whose(via)
             if pending is not None and pending.ask(message):
                 return True
-            # Nobody knows which session it belongs to; another's must not be asked.
+            # It may belong to any of several sessions, and must not be shown in the wrong one.
             self._reply(wire.answer(message.id, {"action": "cancel"}))
             return False
         self._reply(wire.refusal(message.id, wire.METHOD_NOT_FOUND, "not supported"))
@@ -500,7 +500,8 @@ class McpConnection(Receiver):
         self._too_large(head, f"longer than {MESSAGE_BYTES_MAX >> 20} MiB", via)
 
     def _too_large(self, ends: bytes, why: str, via: int | None) -> None:
-        """A message was dropped; `ends` are its beginning and perhaps its end."""
+        """Note that a message was dropped, and fail the request that it answers. `ends` has its
+        beginning and perhaps its end."""
         self.oddities.too_large += 1
         self.oddities.note(f"a message was dropped: {why}")
         request_id = via if via is not None else _id_in(ends)
@@ -527,7 +528,7 @@ async def _answer_to(pending: PendingRequest) -> RpcAnswer:
 
 
 def _result_of(name: str, answer: RpcAnswer) -> msgspec.Raw:
-    """The result; raises what came instead."""
+    """Return the result, or raise the error that came in its place."""
     if answer.lost is not None:
         raise answer.lost
     if answer.error is not None:
@@ -538,13 +539,13 @@ def _result_of(name: str, answer: RpcAnswer) -> msgspec.Raw:
 
 
 def _id_in(ends: bytes) -> int | None:
-    """The id of an answer of which only the ends are there."""
+    """Find the id of an answer in its beginning and end."""
     found = re.search(rb'"id"\s*:\s*(\d{1,15})\s*[,}]', ends)
     return int(found[1]) if found else None
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error that counts: a server that was lost, before a cancel that this caused."""
+    """Return the cause among the errors: the loss of a server, rather than a cancel due to it."""
     flat: list[BaseException] = []
     todo: list[BaseException] = [group]
     while todo:

@@ -1,10 +1,10 @@
-"""What a server wants to know from the user becomes questions of ours.
+"""Asks the user what an MCP server wants to know.
 
-A form is asked field by field, each with the choices that its schema allows; an answer that does
-not fit is asked for again, a few times. The user can decline at each. A server that wants a page to
-be opened has its address shown, whole; we open nothing.
+A form becomes one question for each field, with the choices that its schema allows. An answer that
+does not fit is asked for again, a few times. The user can decline every question. If the server
+wants a page to be opened, the question shows the whole address; Bargein opens nothing.
 
-The texts are a stranger's: each question says which server asks, and hides nothing.
+A stranger wrote the texts, so each question names the server and shows hidden characters.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,6 +16,7 @@ from bargein.calls.text import one_line
 from bargein.calls.words import NOBODY_ANSWERS
 from bargein.contracts.tool import Question
 from bargein.contracts.visible import visible
+from bargein.mcp.wire import parse_number
 
 Ask = Callable[[Question], Awaitable[str]]
 
@@ -192,6 +193,5 @@ def _number(field: Mapping[str, Any], text: str) -> float | int:
 
 
 def _bound(field: Mapping[str, Any], name: str, otherwise: float) -> float:
-    value = field.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value is not None else otherwise
+    value = parse_number(field.get(name))
+    return value if value is not None else otherwise

@@ -1,4 +1,4 @@
-"""What a server's process gets of the environment: what programs need to run, and its own `env`."""
+"""The environment of a server's process: a few variables that programs need, and its own `env`."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,9 +1,9 @@
 """The two eras of the protocol, and what differs between them. Pure.
 
-Since 2026-07-28 the protocol has no handshake and no session: each request says in its `_meta`
-which version it speaks and what the client can do, and a server that needs something from the user
-ends the request with `input_required`. Before, a connection began with `initialize`, and servers
-sent requests of their own.
+Since 2026-07-28 the protocol has no handshake and no session: the `_meta` of each request names its
+version and what the client can do, and a server that needs something from the user ends the request
+with `input_required`. Earlier versions begin a connection with `initialize`, and their servers send
+requests of their own.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _CLIENT_NAME: Final = "bargein"
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a server says of itself. Shown to people, never trusted."""
+    """What a server says about itself. Shown to people, never trusted."""
 
     version: str = ""
     name: str = ""

@@ -1,10 +1,10 @@
-"""What can go wrong with an MCP server.
+"""The errors of MCP servers.
 
 WorldError
-└── McpError              something about a server; the message names it
-    ├── ServerDown        it cannot be started or reached, or it was lost
-    │   └── NotSent       and the request has certainly not been run
-    │       └── SignInNeeded    it wants to know who asks
+└── McpError              an MCP server failed; the message names it
+    ├── ServerDown        it cannot be started or reached, or the connection was lost
+    │   └── NotSent       the same, and the request certainly had no effect
+    │       └── SignInNeeded    it demands that the user sign in
     └── Rejected          it answered a request with an error
 """
 

@@ -1,4 +1,4 @@
-"""Keeps a server that sends what nobody wants from taking the loop away from others."""
+"""Reads a server that sends unwanted messages slowly, so that it does not hold up the loop."""
 
 import time
 from typing import Final

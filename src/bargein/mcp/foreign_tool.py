@@ -1,11 +1,15 @@
-"""A tool of an MCP server, as calls see it: from the request to the answer, and how it is stopped.
+"""A tool of an MCP server: sends its calls, shows their progress, and stops them.
 
-A stop goes in four steps. The server is told in the way its era and transport require. Its reaction
-is waited for within the grace, and what it still answers goes nowhere. Whether it still responds is
-checked: if it does it is left alone, because others use it; if not, its setting `on_stop` decides.
-The receipt says what is known. (`McpConnection.stop` does the first three.)
+A stop has four steps, of which `McpConnection.stop` takes the first three:
 
-A call is sent once. When the connection is lost under it, its outcome is unknown, and it says so.
+1. Tell the server, in the way of its era and transport.
+2. Wait for its reaction, within the grace. Later answers are dropped.
+3. Check whether it still responds. If it does, leave it alone, because others use it; if not, its
+   setting `on_stop` decides.
+4. Say in the receipt what is known.
+
+A call is sent once. If the connection is lost meanwhile, the result says that the outcome is
+unknown.
 """
 
 import time

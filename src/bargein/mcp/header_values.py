@@ -1,7 +1,7 @@
-"""What streamable HTTP repeats of a request in its headers, for routers that read no bodies. Pure.
+"""Headers that repeat parts of a request, for routers of streamable HTTP that read no bodies. Pure.
 
-A server may ask for arguments of a call there (`x-mcp-header` in the schema of a tool). Wrong
-annotations make the tool invalid: `param_headers` raises `BadAnnotation`.
+A server may want arguments of a call in headers too (`x-mcp-header` in the schema of a tool). A
+wrong annotation makes the tool invalid: `param_headers` raises `BadAnnotation`.
 """
 
 import base64
@@ -22,7 +22,7 @@ class BadAnnotation(ValueError):
 
 
 def encoded(value: str) -> str:
-    """A text as a header can carry it: as it is, or marked and in base64."""
+    """Encode a text for a header: unchanged if possible, otherwise marked and in base64."""
     looks_encoded = value.startswith("=?base64?") and value.endswith("?=")
     if not looks_encoded and (not value or _PLAIN.match(value)):
         return value
@@ -79,7 +79,7 @@ def _annotations(
 
 
 def _count(value: object, depth: int) -> int:
-    """How many annotations there are anywhere in a schema."""
+    """Count the annotations anywhere in a schema."""
     if depth > 4 * _DEPTH_MAX:
         return 0
     if isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""A server behind an address: streamable HTTP, in both eras.
+"""The transport to a server behind an address: streamable HTTP, in both eras.
 
-Each message is a POST of its own; its answer is JSON, or a stream of events that ends with it.
-Closing that stream is how a request is told to stop in the stateless era. Before, a server could
-give a session, which is ended with DELETE, resume a broken stream, which is asked for with GET and
-never by repeating the request, and speak unasked on a stream of its own.
+Each message is a POST of its own; its answer is JSON, or a stream of events that ends with it. In
+the stateless era, closing that stream stops the request. In the older era a server may have
+sessions, which DELETE ends; may resume a broken stream, which GET asks for, so that no request is
+repeated; and may send messages of its own on a separate stream.
 
 Redirects are not followed: they would take the headers, and keys in them, elsewhere.
 """
@@ -33,7 +33,7 @@ from bargein.process import StopReport
 
 CLOSE_S: Final = 1.0
 SIGN_INS_MAX: Final = 3
-"""How often one request may be sent again because the server did not know who sent it."""
+"""How often one request may be sent again after the server asked for a sign-in."""
 CONNECT_S: Final = 10.0
 ERROR_BODY_BYTES_MAX: Final = 64 << 10
 NOT_MCP: Final = (404, 405, 410, 501)
@@ -92,8 +92,8 @@ class HttpTransport:
                     await self._client.close()
 
     async def _start_what_is_handed_over(self, tasks: TaskGroup) -> None:
-        """Tasks are started here and not by callers: a task belongs to the context it is started
-        in, and would be stopped with the call of whoever handed it over."""
+        """Starts the tasks of messages in the owner's task. A task that a caller started would
+        belong to the caller's context, and would be stopped with its call."""
         while not self._why_lost:
             while self._handed_over:
                 job = self._handed_over.popleft()
@@ -325,7 +325,7 @@ class HttpTransport:
             except _BROKEN:
                 pass
             except McpError:
-                # Of the user's tokens; whoever calls next is told.
+                # The user's tokens failed; the next call gets the error.
                 return
             failures += 1
             await anyio.sleep(_pause_s(parser) * failures)

@@ -1,9 +1,9 @@
-"""The life of one server for one principal: started when it is first needed, and again after it was
-lost, but never by itself.
+"""Starts one MCP server for one principal when it is needed, and closes it.
 
-A start belongs to those who wait for it: when the last of them leaves, because its turn was
-stopped, the start is ended and its process killed. A start that failed is not repeated for a while,
-so that a dead server costs each call a sentence and not its time-out.
+A server that was lost is started again by the next call that needs it, never by itself. A start
+belongs to the callers that wait for it: when the last of them is stopped, the start ends and its
+process is killed. After a failed start, calls fail at once for a while; none of them waits for the
+time-out of a dead server.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ RELIST_S: Final = 0.5
 _log = logging.getLogger("bargein.mcp")
 
 OpenTransport = Callable[[McpServer, Token, Receiver], Transport]
-"""Makes the transport of a server; the token stops its process."""
+"""Makes the transport of a server. Cancelling the token stops the server's process."""
 
 
 class ServerState(StrEnum):
@@ -63,7 +63,7 @@ class _Start:
 
 
 class ServerLife:
-    """`on_tools` is called when the tools of the server are known anew."""
+    """`on_tools` is called with the tools of the server whenever they were listed."""
 
     def __init__(
         self,
@@ -100,22 +100,22 @@ class ServerLife:
 
     @property
     def waited_for_before(self) -> bool:
-        """Whether its last start failed, or takes longer than somebody had patience."""
+        """Whether its last start failed, or a turn has given up waiting for its start."""
         start = self._start
         is_slow = start is not None and start.kept and not start.decided.is_set()
         return self._failures > 0 or is_slow
 
     @property
     def may_start(self) -> bool:
-        """Whether it is running, starting, or may be tried now."""
+        """Whether it runs, is starting, or may be started now."""
         is_up = self.state in (ServerState.READY, ServerState.STARTING)
         return is_up or _now() >= self._not_before
 
     async def connected(self, keep_after_s: float | None = None) -> McpConnection:
-        """The connection to the server, which is started if it must be. Raises `ServerDown`.
+        """Return the connection; start the server first if necessary. Raises `ServerDown`.
 
-        Cancelling ends the waiting, and with it a start that nobody else waits for. With
-        `keep_after_s` the start goes on after that time, and this raises `TimeoutError`.
+        Cancelling ends the waiting, and also the start unless somebody else waits for it. With
+        `keep_after_s` this raises `TimeoutError` after that time, and the start goes on.
         """
         start = self._start
         if start is None or start.over.is_set() or _is_lost(start):
@@ -142,7 +142,7 @@ class ServerLife:
         if _now() < self._not_before and self.error is not None:
             raise self.error
         self._start = start = _Start(self.server.name)
-        # Its own task in an empty context: it belongs to no caller.
+        # A task in an empty context, because it belongs to no caller.
         loop = asyncio.get_running_loop()
         start.task = Context().run(loop.create_task, self._main(start))
         keep_from_others(start.task)
@@ -155,11 +155,11 @@ class ServerLife:
             with start.source.token.scope():
                 error = await self._serve(start, self._stateless)
                 if error is not None and start.connection and start.connection.probed_only:
-                    # It died of the question for its era; nothing else was asked of it.
+                    # It died of the probe for its era, before anything else was sent.
                     error = await self._serve(start, False)
         except McpError as down:
             error = down
-        except Exception as bug:  # boundary: told to whoever waits, and to the log
+        except Exception as bug:  # boundary: all waiting callers get it, and the log
             _log.exception("MCP server %s: its connection failed", self.server.name)
             error = ServerDown(self.server.name, f"{type(bug).__name__}: {bug}")
         finally:
@@ -180,7 +180,7 @@ class ServerLife:
         start.decided.set()
 
     async def _serve(self, start: _Start, stateless: bool | None) -> McpError | None:
-        """Returns why the connection ended."""
+        """Run one connection to its end, and return why it ended."""
         server = self.server
         connection = start.connection = McpConnection(
             server.name,
@@ -216,7 +216,7 @@ class ServerLife:
         return None
 
     async def _list_again(self, start: _Start, connection: McpConnection) -> None:
-        """Each time the server says that its tools changed; not more often than is useful."""
+        """List the tools again when the server says that they changed, at most every `RELIST_S`."""
         await start.decided.wait()
         while True:
             await start.relist.wait()

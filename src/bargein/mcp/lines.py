@@ -1,4 +1,4 @@
-"""Lines out of bytes, in whatever pieces they come. Pure; linear in the bytes."""
+"""Splits bytes into lines, whatever pieces the bytes come in. Pure; linear in the bytes."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,7 @@
-"""The tools of a server, as they are offered to the model. Within bounds; what does not fit is left
-out and named.
+"""Lists the tools of a server for the model. Tools beyond the bounds are left out and named.
 
-A tool's name is `mcp__SERVER__TOOL`. Models take letters, digits, `_` and `-`, 64 at most, so other
-characters become `_`, and what is too long or not unique ends in a mark made from the whole name.
+A tool's name is `mcp__SERVER__TOOL`. Models take at most 64 letters, digits, `_` and `-`. So other
+characters become `_`, and a name that is too long or not unique ends in a hash of the whole name.
 """
 
 import hashlib
@@ -82,7 +81,7 @@ def offered(server: McpServer, listed: Iterable[Mapping[str, Any]]) -> ListedToo
             why = f"there are more than {TOOLS_MAX} tools"
         if why:
             left_out.append(f"{one_line(name)}: {why}")
-            _log.warning("MCP server %s: tool %s is left out: %s", server.name, name, why)
+            _log.warning("MCP server %s: a tool is left out: %s", server.name, left_out[-1])
             continue
         tool = _listed(server, name, each, taken)
         taken.add(tool.offered_as)

@@ -1,5 +1,4 @@
-"""What people are shown of an engine's MCP servers: one source for `/mcp`, the API and the page.
-Plain data."""
+"""The MCP servers of an engine, described for people: the same data for `/mcp`, API and page."""
 
 from typing import Protocol
 

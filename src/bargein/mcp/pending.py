@@ -1,8 +1,7 @@
-"""One request that was handed to a connection, and what comes back to whoever waits for it.
+"""One request that was handed to a connection, and the events that its caller waits for.
 
-The waiting task takes events one after another: what the server asks meanwhile, and in the end the
-answer. A request that nobody waits for any more is fenced: what still comes for it goes nowhere,
-and is only noted.
+The caller takes one event after another: requests of the server about this call, and in the end the
+answer. A request that no caller waits for is fenced: whatever comes for it is noted and dropped.
 """
 
 from collections import deque
@@ -34,7 +33,7 @@ class RpcAnswer(msgspec.Struct, frozen=True):
 
 
 class Late(Enum):
-    """What came for a fenced request."""
+    """How a fenced request was answered, if it was."""
 
     NOTHING = "nothing"
     RESULT = "result"

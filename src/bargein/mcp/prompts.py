@@ -1,4 +1,4 @@
-"""The prompts of servers: a person names one, and its text becomes a message of theirs."""
+"""The prompts of servers. A person who names a prompt sends its text as a message."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""The resources of a server, as two tools of it: one lists them, one reads one.
+"""Two tools for the resources of a server: the first lists them, the second reads one of them.
 
-They are foreign tools like the server's own, with the same approval. A stop only ends the waiting:
-reading has no effect that a server would have to undo.
+They need the same approval as the server's own tools. A stop only ends the waiting, because reading
+has no effect on the server.
 """
 
 from collections.abc import Callable, Mapping

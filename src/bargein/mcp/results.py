@@ -1,4 +1,4 @@
-"""What a server's answer to a call is for the model: text and images, within bounds. Pure."""
+"""Turns a server's answer to a call into text and images for the model, within bounds. Pure."""
 
 import base64
 import binascii
@@ -39,7 +39,7 @@ def _content(result: Mapping[str, Any]) -> Iterator[Text | Image]:
 
 
 def content_of(block: Mapping[str, Any]) -> Iterator[Text | Image]:
-    """One block of content, as tools, resources and prompts have it."""
+    """Read a block of content. Tools, resources and prompts use the same blocks."""
     kind = block.get("type")
     if kind == "text":
         yield Text(shortened(str(block.get("text", ""))))

@@ -1,4 +1,4 @@
-"""`McpServer`: one server as it is configured. Plain data, checked when it is made."""
+"""`McpServer`: the configuration of a server. Plain data, checked when it is made."""
 
 import os
 import re
@@ -68,7 +68,7 @@ class McpServer:
             raise wrong(
                 f"the MCP server {self.name}",
                 {"command": self.command, "url": self.url},
-                "give a command or a url, and not both",
+                "give either a command or a url",
             )
         for name in ("args", "disabled_tools", "enabled_tools"):
             _check_list(self, name)

@@ -87,8 +87,8 @@ class McpServers:
         self._proxy_for = proxy_for
         self._why_not = why_not
         self.on_notice: Callable[[str], object] | None = None
-        """Is told, once, that a turn goes on without a server. Not why: what a server of one
-        principal says is not for others."""
+        """Called once when a turn goes on without a server. It does not get the reason, because
+        the words of one principal's server are not for others."""
         self._lives: dict[tuple[str, str], ServerLife] = {}
         self._tools: dict[str, dict[str, ForeignTool]] = {name: {} for name in self._servers}
 
@@ -114,7 +114,7 @@ class McpServers:
     def names(self) -> tuple[str, ...]:
         return tuple(self._servers)
 
-    # ForeignTools
+    # Tools
 
     def tools(self) -> Mapping[str, ForeignTool]:
         return {name: tool for tools in self._tools.values() for name, tool in tools.items()}
@@ -122,8 +122,9 @@ class McpServers:
     async def prepare(self, session_id: str, token: Token) -> None:
         """Start the servers that are not there yet, side by side, and wait a while for them.
 
-        A stop of the turn ends a start that nobody else waits for. Nobody waits a second time for
-        one that failed before or that takes long; what failed is tried again, and not too often.
+        A stop of the turn ends a start that nobody else waits for. A turn does not wait for a
+        server that failed before, or for which another turn has waited in vain. A server that
+        failed is tried again after a pause.
         """
         waiting: list[ServerLife] = []
         for name in self._servers:
@@ -153,7 +154,7 @@ class McpServers:
     # Lives
 
     def life_of(self, name: str, principal: str = "") -> ServerLife:
-        """The life of a server for a principal. Raises `UserError` if there is no such server."""
+        """Return the life of a server for a principal. Raises `UserError` for an unknown name."""
         server = self._servers.get(name)
         if server is None:
             names = ", ".join(self._servers) or "none"
@@ -238,11 +239,11 @@ class McpServers:
     # For people
 
     async def overview(self, principal: str | None = None) -> McpOverview:
-        """What people are shown of the servers that a principal uses; of all, if it is None."""
+        """Describe the servers that a principal uses, or all if it is None, for people."""
         return McpOverview(self.status(principal), await self.prompts(principal))
 
     async def prompts(self, principal: str | None = None) -> tuple[ListedPrompt, ...]:
-        """The prompts of the servers that are running. One that does not answer has none."""
+        """Return the prompts of the running servers, without servers that do not answer."""
         found: dict[str, ListedPrompt] = {}
 
         async def ask(life: ServerLife, connection: McpConnection) -> None:
@@ -276,8 +277,8 @@ class McpServers:
         raise ServerDown(server, f"it did not answer in {life.server.tool_timeout_s:g} s")
 
     def status(self, principal: str | None = None) -> tuple[ServerStatus, ...]:
-        """What each server is doing for a principal, or for all if it is None; one that is not
-        needed yet is listed once."""
+        """Return the state of each server for a principal, or for all if it is None. A server that
+        was not needed yet is listed once."""
         lives = [
             (life, whose) for (_, whose), life in self._lives.items() if principal in (None, whose)
         ]

@@ -1,9 +1,8 @@
-"""A server that is a process of ours: one JSON message a line, on its standard input and output.
+"""The transport to a server that we start: JSON lines on its standard input and output.
 
-One task reads and one writes. What is short and fits is written at once, whole or not at all, so a
-stop never tears a message apart.
-A server that does not read its input holds up the writer alone; one that writes what nobody wants
-is read slowly (`FloodGuard`).
+One task reads and one writes. A short message that fits into the pipe is written at once and whole,
+so a stop never tears it apart. A server that does not read its input delays only the writer. A
+server that writes unwanted messages is read slowly (`FloodGuard`).
 """
 
 from collections import deque

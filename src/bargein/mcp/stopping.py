@@ -1,6 +1,6 @@
-"""How a stop of a call went, in words that claim no more than is known.
+"""Describes how the stop of a call went, and claims no more than is known.
 
-MCP never confirms an effect: a server can at most say that it heard the stop.
+MCP never confirms what a call did: at most a server confirms that it received the stop.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def told_words(server: str, told: StopAnswer) -> str:
 
 
 def when_stopped(server: str, told: StopAnswer) -> str:
-    """What is true of the world, for the model."""
+    """Tell the model what the stopped call may have done."""
     if told.late is Late.RESULT:
         return (
             f"The MCP server {server} answered just after the stop: the call ran to its end, and "
@@ -62,7 +62,7 @@ def restarted_words(server: str, others: Sequence[PendingRequest]) -> str:
 
 
 def told_detail(server: str, told: StopAnswer, elapsed_ms: float) -> StopDetail:
-    """A stop of which the server was told, for the receipt."""
+    """Describe, for the receipt, a stop that was sent to the server."""
     confirmed = told.late is not Late.NOTHING
     return StopDetail(elapsed_ms, confirmed=confirmed, told=told_words(server, told))
 

@@ -1,10 +1,9 @@
-"""The Tasks extension: a server answers a call with a task, which is asked for until it is over.
+"""The Tasks extension: a server answers a call with a task, which we poll until it is over.
 
-The task's id is stored with the call before the first poll (`CallContext.keep_note`). A connection
-that is lost meanwhile ends nothing: the task is asked for again over a new one. A stop is
-`tasks/cancel`, and the status after it says whether the server confirms it. After a crash
-`LostTasks` fetches the outcome; a task that still runs is cancelled first, because nobody waits for
-it any more. A call is never sent again.
+The task's id is stored with the call before the first poll (`CallContext.keep_note`). If the
+connection is lost meanwhile, polling goes on over a new one. A stop sends `tasks/cancel`, and the
+status after it shows whether the server confirms. After a crash `LostTasks` fetches the outcome; it
+first cancels a task that still runs, because no caller waits for it. A call is never sent again.
 
     working -> input_required -> working -> completed | failed | cancelled
 """
@@ -25,6 +24,7 @@ from bargein.mcp.errors import McpError, Rejected, ServerDown
 from bargein.mcp.life import ServerLife
 from bargein.mcp.pending import Late
 from bargein.mcp.results import call_result
+from bargein.mcp.wire import parse_number
 
 if TYPE_CHECKING:
     from bargein.mcp.servers import McpServers
@@ -38,7 +38,7 @@ OVER: Final = ("completed", "failed", "cancelled")
 
 
 class TaskNote(msgspec.Struct, frozen=True):
-    """What a call stores: enough to find its task after a crash."""
+    """The note that a call stores, with which a restart finds its task."""
 
     server: str
     task: str
@@ -69,9 +69,8 @@ def task_in(server: str, result: Mapping[str, Any], task: str = "") -> TaskState
     status = result.get("status")
     if not isinstance(named, str) or not named or not isinstance(status, str):
         raise McpError(server, "it answered with a task that has no id or no status")
-    poll_ms = result.get("pollIntervalMs")
-    is_number = isinstance(poll_ms, int | float) and not isinstance(poll_ms, bool)
-    poll_s = float(poll_ms) / 1000 if is_number and poll_ms is not None else POLL_S
+    poll_ms = parse_number(result.get("pollIntervalMs"))
+    poll_s = poll_ms / 1000 if poll_ms is not None else POLL_S
     final, error, asked = result.get("result"), result.get("error"), result.get("inputRequests")
     return TaskState(
         named,

@@ -1,7 +1,7 @@
-"""The seam between a connection and how its messages travel.
+"""The seam between a connection and the way its messages travel.
 
 A transport runs inside the one task that owns the connection. `send` never waits: it hands the
-message over, and whatever becomes of it reaches the `Receiver`. All methods are called on the loop.
+message over, and the `Receiver` gets answers and failures. All methods are called on the loop.
 """
 
 from collections.abc import Callable

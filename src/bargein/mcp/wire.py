@@ -1,7 +1,7 @@
-"""JSON-RPC messages as they are on the wire. Pure.
+"""Encodes and decodes JSON-RPC messages. Pure.
 
-What a server sends is a stranger's: only the shape that is needed is read, and everything else is
-kept as raw JSON until somebody asks for it.
+A stranger wrote what a server sends. So only the outer fields are decoded; the rest stays raw JSON
+until a caller needs it.
 """
 
 from collections.abc import Mapping
@@ -91,6 +91,16 @@ def parse(raw: msgspec.Raw) -> Any:
 def parse_object(raw: msgspec.Raw) -> dict[str, Any]:
     value = parse(raw)
     return value if isinstance(value, dict) else {}
+
+
+def parse_number(value: object) -> float | None:
+    """The number in a parsed JSON value; None if it is none, or larger than a float can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 class Outgoing(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""A question of the agent as a form for the client, and the client's answer as ours. Pure."""
+"""Turns a question of the agent into a form for the client, and its answer back. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,7 +32,7 @@ def elicitation(question: Question) -> dict[str, Any]:
 
 
 def answer_in(question: Question, result: object) -> str:
-    """The answer in what the client sent back. Whatever is not a clear yes is a no."""
+    """Read the answer from the client's result. To an approval, all but a clear yes is a no."""
     given = result if isinstance(result, Mapping) else {}
     content = given.get("content")
     answer = content.get(FIELD) if isinstance(content, Mapping) else None

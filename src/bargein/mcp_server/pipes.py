@@ -1,8 +1,8 @@
-"""Standard input and output as the protocol wants them: one JSON message a line, and nothing else.
+"""Speaks the protocol on standard input and output: one JSON message a line, and nothing else.
 
-While a server runs, whatever the program itself prints goes to standard error: a stray line would
-be taken for a message. A client that does not read holds up the writer alone; what may be dropped
-is dropped then, and too much of the rest ends the connection.
+While the server runs, everything that the program itself prints goes to standard error, because the
+client would take it for a message. A client that does not read delays only the writer: then
+messages that may be dropped are dropped, and too many others end the connection.
 """
 
 import asyncio

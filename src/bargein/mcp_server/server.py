@@ -1,14 +1,15 @@
-"""The protocol, from the server's side: one client, both eras, one tool.
+"""The server's side of the protocol: one client, both eras, one tool.
 
 What holds:
 
-- A request runs in a task of its own, and the client is always heard. `notifications/cancelled`
-  stops the turn of that request; the end of the client's messages stops all of them. A cancelled
-  request gets no answer.
-- A question of the agent goes to the client as elicitation: in the stateless era the call ends with
-  `input_required` and the turn waits, for a bounded time; before, as a request of ours. A
-  client without elicitation gets an error that names the question.
-- What a client sends is bounded, and so is what waits to be sent to it: progress is dropped first.
+- Each request runs in a task of its own, so the next message is read at once.
+  `notifications/cancelled` stops the turn of that request; the end of the client's messages stops
+  all turns. A cancelled request gets no answer.
+- A question of the agent becomes an elicitation. In the stateless era the call ends with
+  `input_required` and the turn waits, for a bounded time; in the older era we send the client a
+  request. A client without elicitation gets an error that names the question.
+- Messages from the client are bounded, and so are those that wait to be sent to it: progress is
+  dropped first.
 """
 
 import logging
@@ -30,7 +31,7 @@ from bargein.mcp_server.turns import ServedTurn, TurnEnd, TurnQuestion
 from bargein.session.any_session import AnySession
 
 ANSWER_S: Final = 600.0
-"""How long a turn waits for a client that went to ask its user."""
+"""How long a turn waits for the answer while the client asks its user."""
 TURNS_MAX: Final = 32
 PROGRESS_S: Final = 0.1
 TOOL: Final = "agent"
@@ -254,7 +255,9 @@ class McpAgentServer:
         if named is not None:
             check_texts(session=named)
         if self._turns >= TURNS_MAX:
-            raise UserError(f"{self._turns} tasks are under way, and no more may; wait for one")
+            raise UserError(
+                f"{self._turns} tasks are under way, which is the limit; wait for a result"
+            )
         assert self._tasks is not None
         turn = ServedTurn(await self._open_session(named))
         self._turns += 1
@@ -334,7 +337,7 @@ class McpAgentServer:
 
 
 class _ClientAnswer:
-    """Where a client's answer to one request of ours appears."""
+    """Waits for the client's answer to one request of ours."""
 
     def __init__(self) -> None:
         self._came = anyio.Event()

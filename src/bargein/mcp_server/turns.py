@@ -1,8 +1,8 @@
-"""One turn that a client asked for: it runs, asks, ends, and is stopped with its request.
+"""Runs one turn for a client's request, and stops it when the request is cancelled.
 
-The server's task group owns the task that runs `ServedTurn.run`. Cancelling that task, or `cancel`,
-stops the turn and everything that its session runs in the background; the task ends when all of it
-has settled, within a bound.
+The server's task group owns the task that runs `ServedTurn.run`. Cancelling that task, or calling
+`cancel`, stops the turn and everything that its session runs in the background. The task ends when
+all of it has settled, within a bound.
 """
 
 import logging

@@ -144,7 +144,10 @@ async def _first_model(base_url: str, key: Secret | None) -> str | None:
         ):
             if response.status != 200:
                 return None
-            body = await response.content.read(LIST_BYTES_MAX)
+            # A single `read` returns what has come so far, which may be half of it.
+            body = bytearray()
+            while len(body) < LIST_BYTES_MAX and (piece := await response.content.readany()):
+                body += piece
             models = msgspec.json.decode(body, type=_Models).data or []
     except (aiohttp.ClientError, OSError, ValueError, msgspec.DecodeError):
         return None

@@ -1,1 +1,2 @@
-"""What clients of HTTP share, whoever they speak to: server-sent events and name lookups."""
+"""The parts that all clients of HTTP here share: server-sent events, name lookups, and which
+addresses are public."""

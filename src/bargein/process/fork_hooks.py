@@ -223,7 +223,7 @@ _ARGV: Final = 0
 _ENVIRONMENT: Final = 5
 _PREEXEC: Final = 21
 
-# Whoever needs one of these first starts it, and from then on everybody shares it.
+# Started by the first call that needs it, and shared by all from then on.
 _SHARED: Final = (
     b"from multiprocessing.resource_tracker import",
     b"from multiprocessing.forkserver import",
@@ -285,8 +285,8 @@ def _is_shared(argv: Sequence[Argument]) -> bool:
 
 class _ForkServer:
     """Replaces `multiprocessing.forkserver.connect_to_new_process`. The server serves everybody,
-    and the child is its child, not ours. It tells whoever asked for the child its pid, and the
-    child waits until whoever asked has written to it what to run."""
+    and the child is its child, not ours. The caller reads the child's pid from the server, and the
+    child waits until the caller has written to it what to run."""
 
     def __init__(self, original: Callable[..., tuple[int, int]], pid_bytes: int) -> None:
         self.original = original
@@ -309,7 +309,8 @@ class _ForkServer:
             entrance.passed()
 
     def _peek_at_pid(self, readable: int) -> int:
-        """The number stays in the pipe for whoever asked. Returns 0 if it is not known."""
+        """Returns the pid without taking it from the pipe, where the caller reads it; 0 if it is
+        not known."""
         poll = select.poll()
         poll.register(readable, select.POLLIN)
         if not hasattr(_libc, "tee") or not poll.poll(_FORKSERVER_S_MAX * 1000):

@@ -86,7 +86,7 @@ def own_data_directory(home: Path) -> "DirectoryLock":
 def owner_listens(home: Path) -> bool:
     """Returns whether the owner of the directory can be reached by its door."""
     path = home / DOOR_FILE
-    # Where the directory cannot even be looked into, whoever opens it next says why.
+    # If the directory cannot even be read, the code that opens it next says why.
     with suppress(OSError):
         if not path.is_socket():
             return False

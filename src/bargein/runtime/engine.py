@@ -241,7 +241,7 @@ class Engine(Generic[T]):
     """Empty: the engine is in this process, and what it runs ends with it."""
 
     own_senders = frozenset({"user", "operator"})
-    """The senders of messages that are the words of whoever sits at the terminal of this process;
+    """The senders that stand for the user at the terminal of this process;
     `operator` where a host ran the session before."""
 
     sharing = None

@@ -10,8 +10,8 @@
     headers = { Authorization = "Bearer ${HOOK_TOKEN}" }
     timeout_s = 5
 
-What a project's file names is used only if the user approved it (`runtime.project_trust`), and is
-checked again at each use, because the agent can write to the scripts that it names.
+The hooks of a project are used only if the user approved them (`runtime.project_trust`). The
+approval is checked again at each use, because the agent can write to the scripts that they run.
 """
 
 import json
@@ -191,7 +191,7 @@ def _filled(where: str, value: str, environment: Mapping[str, str]) -> str:
 
 
 def _effect(spec: Mapping[str, Any]) -> str:
-    """One hook for the one who decides: what it does first, then all that is written of it."""
+    """Describe a hook for the user's approval: first what it does, then every key as written."""
     command = spec.get("command")
     does = f"runs {command}" if command else f"sends what happens to {spec.get('url')}"
     return "\n".join(

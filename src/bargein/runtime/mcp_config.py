@@ -3,13 +3,12 @@
     mcp.json in the user's config directory, and `[mcpServers.NAME]` in their config.toml
     .mcp.json of the project, and `[mcpServers.NAME]` in its bargein.toml
 
-The user's own count more: a server of the project with the same name is passed over. What the
-project's files name is used only if the user approved it (`runtime.project_trust`), and again at
-each start of a server, because the agent can write to the scripts that it names.
+If both have a server of the same name, the user's is used. A project's server is used only if the
+user approved it (`runtime.project_trust`). The approval is checked again at each start, because the
+agent can write to the scripts that the server runs.
 
-`${VAR}` and `${VAR:-default}` stand for variables of the environment. A server that cannot be used
-as it is written is left out, and nothing else: a mistake about one does not keep the others, or a
-session, from starting.
+`${VAR}` and `${VAR:-default}` stand for variables of the environment. A server with a mistake in
+its configuration is left out and named; the other servers and the session start.
 """
 
 import difflib
@@ -265,7 +264,7 @@ def _filled(where: str, value: Any, environment: Mapping[str, str]) -> Any:
 
 
 def _effect(name: str, spec: Spec) -> str:
-    """One server for the one who decides: what it does first, then all that is written of it."""
+    """Describe a server for the user's approval: first what it does, then every key as written."""
     command = spec.get("command")
     does = f"sends requests to {spec.get('url')}"
     if command:

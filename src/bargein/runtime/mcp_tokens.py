@@ -1,8 +1,8 @@
-"""The user's file with the tokens of MCP servers, `mcp_tokens.json` beside their settings: readable
-by the user alone (mode 0600), in a folder that commands of the agent do not see.
+"""The user's file with the tokens of MCP servers, `mcp_tokens.json` beside their settings. Only the
+user can read it (mode 0600), and commands of the agent do not see its folder.
 
-A token belongs to the address of a server. Several processes use the file: whoever refreshes a
-token writes it here, and the others find it.
+A token belongs to the address of a server. Several processes use the file: a process that refreshes
+a token writes it here, and the others find it.
 """
 
 from collections.abc import Callable

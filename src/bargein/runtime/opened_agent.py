@@ -1,7 +1,7 @@
 """An agent that is open: its model, tools, MCP servers and snapshots, ready to run sessions.
 
-An engine opens its own agent when it starts, and one for each place that its sessions have
-(`runtime.places`). Everything that is opened here is closed with the stack that is given.
+An engine opens its own agent when it starts, and one for each folder in which sessions work
+(`runtime.places`). The caller's exit stack closes everything that is opened here.
 """
 
 import shutil

@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HookNotice(Value, frozen=True):
-    """What a hook learns, as JSON. `receipt` is that of a stopped turn."""
+    """The JSON that a hook gets. `receipt` is that of a stopped turn."""
 
     event: HookEvent
     session: str

@@ -1,4 +1,4 @@
-"""Which agent works in a place. Apart from `runtime.places`: `import bargein` stays cheap."""
+"""The agent for a place. In a file of its own, so that `import bargein` stays cheap."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

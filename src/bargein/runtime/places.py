@@ -1,11 +1,11 @@
-"""The agents of sessions that have a place: an engine without a folder works in many.
+"""Opens agents for sessions that have a place, so that one engine works in many folders.
 
-`agent_of` says which agent works in a place. Sessions in the same folder share the agent that is
-opened there, its MCP servers and its snapshots; each has a model of its own. An agent is closed
-when no session in memory uses it any longer.
+`agent_of` returns the agent for a place. Sessions in the same folder share one open agent with its
+MCP servers and snapshots; each session has a model of its own. An agent is closed when no session
+in memory uses it.
 
-A session comes into memory also if nothing can work in its place: it can be read, and each of its
-turns fails with the reason.
+If no agent can be opened for a session's place, the session still comes into memory: it can be
+read, and each of its turns fails with the reason.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -333,7 +333,7 @@ SETTINGS: tuple[Setting, ...] = (
         "how the terminal tells you that a long turn has ended or that an answer is needed",
         "auto",
     ),
-    Setting("chat.notify_after_s", SECONDS, "how long a turn must take to be told so", 20.0),
+    Setting("chat.notify_after_s", SECONDS, "notify about turns that took longer than this", 20.0),
     Setting("chat.leave_s", SECONDS, "how long leaving may take at most", 5.0),
     Setting(
         "chat.escape_wait_ms",

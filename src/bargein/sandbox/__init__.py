@@ -1,8 +1,8 @@
 """The sandbox: what a command may see and touch, and how a program that holds keys hides them.
 
 Containment (`bargein.process`) makes sure that commands end; this package decides what they see.
-`hiding` and `keyholder` keep the agent, always, from everything that would let it act as its owner.
-The sandbox proper is a setting: in it commands can change little and reach nobody.
+`hiding` and `keyholder` are always on: they keep from the agent everything with which it could act
+as its owner. The sandbox proper is a setting: it lets commands change little and reach nobody.
 
 - `hiding`           chooses the directories that commands must not see
 - `keyholder`        removes keys from what /proc shows of this process, and forbids tracing it

@@ -5,6 +5,7 @@ secrets and the sockets of services are hidden, and there is no network unless i
 `docs/sandbox.md` says what holds by which means. Called on the loop.
 """
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from bargein.sandbox.protected_paths import git_folders, hidden_paths, shown_in_
 _OWN_SETTINGS: Final = ("bargein.toml", ".mcp.json")
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _TOLD: Final = 5
+_NAME_CHARS_MAX: Final = 80
 # The first version of Landlock that keeps abstract sockets out of reach, in Linux 6.12.
 _SCOPED: Final = 6
 _ASK: Final = " To make a submodule or git hooks, use outside=true: the user is asked."
@@ -125,7 +127,7 @@ class CommandSandbox:
         self._untold += self._plants.end()
 
     def set_aside(self) -> str:
-        """What to tell about what commands planted for the user's git; empty if nothing."""
+        """Return a note about files that commands planted for the user's git; empty if none."""
         if not self._untold:
             return ""
         paths = ", ".join(os.path.relpath(path, self._workspace) for path in self._untold[:_TOLD])
@@ -161,7 +163,11 @@ class CommandSandbox:
 
     def _tmp_of(self, session_id: str) -> str:
         """One for a session and its sub-agents, kept until the program ends."""
-        name = session_id.partition("/")[0].encode().hex()[:80] or "none"
+        root = session_id.partition("/")[0].encode()
+        name = root.hex() or "none"
+        if len(name) > _NAME_CHARS_MAX:
+            # Of a thread in a chat, say: where the names differ may be far behind.
+            name = hashlib.sha256(root).hexdigest()
         folder = self._folder / name
         with suppress(FileExistsError):
             folder.mkdir()
@@ -169,7 +175,7 @@ class CommandSandbox:
         return str(folder)
 
     def hint(self, output: str) -> str:
-        """What to tell about a command that failed, if the sandbox may be why; else empty."""
+        """Return a note for a failed command if the sandbox may be the reason; else empty."""
         low = output[-20_000:].lower()
         if not any(sign in low for sign in _SIGNS):
             return ""
@@ -193,5 +199,10 @@ def _needed_in(covered: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
-    """For `CommandSandbox.folder`: nobody else can enter it; the folders in it anybody could."""
-    return tempfile.TemporaryDirectory(prefix="bargein-sandbox-", ignore_cleanup_errors=True)
+    """For `CommandSandbox.folder`: nobody else can enter it; the folders in it anybody could. Its
+    path has no links, because a sandbox opens it without following any."""
+    return tempfile.TemporaryDirectory(
+        prefix="bargein-sandbox-",
+        dir=os.path.realpath(tempfile.gettempdir()),
+        ignore_cleanup_errors=True,
+    )

@@ -2,17 +2,16 @@
 
 A network namespace has a loopback of its own. Its first process (`process.helper.init`) makes a
 listening socket there and hands it to us through our door, a unix socket. So this proxy serves
-commands from outside of the namespace, and nothing of ours runs inside. When the namespace is gone,
-the connection to the door ends, and with it all that was served there.
+commands from outside of the namespace, and none of our code runs inside. When the namespace is
+gone, the connection to the door ends, and the proxy closes all connections from there.
 
-It speaks HTTP: `CONNECT`, and plain requests, one to a connection. Whatever asks for another host
-gets 403 with the reason. A program that does not use the proxy has no network.
+It speaks HTTP: `CONNECT`, and plain requests, one to a connection. A request for another host gets
+403 with the reason. A program that does not use the proxy has no network.
 
 Called on an asyncio loop. `async with HostProxy(hosts, folder)`: closing ends all connections.
 """
 
 import asyncio
-import ipaddress
 import os
 import socket
 from collections.abc import Coroutine
@@ -23,6 +22,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bargein.errors import UserError
+from bargein.net.public_address import is_reachable
 from bargein.net.resolver import ThreadResolver
 from bargein.process.helper.sandbox import PROXY_PORT
 
@@ -30,6 +30,8 @@ _HEAD_BYTES_MAX: Final = 64 << 10
 _HEAD_S_MAX: Final = 15.0
 _CONNECT_S_MAX: Final = 20.0
 _CONNECTIONS_MAX: Final = 256
+# So that one command does not keep others from the proxy.
+_CONNECTIONS_OF_ONE_MAX: Final = 64
 _PORTS: Final = (80, 443)
 _PIECE: Final = 64 << 10
 
@@ -132,17 +134,28 @@ class HostProxy:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         mine: set[asyncio.Task[None]] = set()
+        left = asyncio.Semaphore(_CONNECTIONS_OF_ONE_MAX)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            mine.discard(task)
+            left.release()
+            self._free.release()
+            if not task.cancelled():
+                task.exception()  # its other end has seen it
+
         try:
             while True:
-                await self._free.acquire()
+                await left.acquire()
+                connection, _ = await loop.sock_accept(listening)
                 try:
-                    connection, _ = await loop.sock_accept(listening)
+                    await self._free.acquire()
                 except BaseException:
-                    self._free.release()
+                    connection.close()
                     raise
                 task = loop.create_task(self._serve(connection))
                 mine.add(task)
-                task.add_done_callback(mine.discard)
+                # Also for a task that is cancelled before it begins.
+                task.add_done_callback(ended)
         finally:
             for task in list(mine):
                 task.cancel()
@@ -157,7 +170,6 @@ class HostProxy:
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
             pass  # the connection ends, which is what its other end sees
         finally:
-            self._free.release()
             if writer is not None:
                 writer.close()
             else:
@@ -204,7 +216,7 @@ class HostProxy:
         found = [each["host"] for each in await ThreadResolver().resolve(host, port)]
         if not self._hosts.named(host):
             # Whoever owns a domain decides where names below it lead.
-            found = [each for each in found if ipaddress.ip_address(each).is_global]
+            found = [each for each in found if is_reachable(each)]
         for number, address in enumerate(found):
             try:
                 return await asyncio.open_connection(address, port)

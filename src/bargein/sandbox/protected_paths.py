@@ -1,4 +1,4 @@
-"""Which paths a sandbox hides, and which it protects inside of a workspace.
+"""Finds the paths that a sandbox hides, and those that it protects inside a workspace.
 
 Hidden are folders and files that hold secrets, and sockets through which another program would act
 for a command. Protected are files in a workspace that make the user's own programs run something:
@@ -7,7 +7,6 @@ git's hooks and configuration, and our own settings. Nothing here changes anythi
 
 import os
 import pwd
-import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bargein.sandbox.gitlinks import gitlinks, read_small
+from bargein.sandbox.git_settings import settings_in
+from bargein.sandbox.gitlinks import LINKS_MAX, gitlinks, read_small
 
 _SECRETS: Final = (
     *(".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", ".oci", ".terraform.d", ".chef"),
@@ -50,9 +50,7 @@ _MODULES_MAX: Final = 64
 _DEPTH_MAX: Final = 4
 _FOLDERS_MAX: Final = 3000
 _NOT_SEARCHED: Final = ("node_modules", ".venv", "venv", "__pycache__", ".tox", "target")
-_NAMED: Final = re.compile(
-    r"^[ \t]*(hookspath|path)[ \t]*=[ \t]*(.+?)[ \t]*$", re.IGNORECASE | re.MULTILINE
-)
+_CONFIGURATIONS_MAX: Final = 32
 _USERS_FROM: Final = 1000
 _USERS_MAX: Final = 200
 
@@ -155,13 +153,17 @@ def _of_repository(entry: Path, workspace: Path) -> GitFolders:
         found = _of_worktree(entry)
     if found.repository is None:
         return found
-    linked = [os.path.join(above, name, ".git") for name in gitlinks(found.repository.git) if name][
-        :_MODULES_MAX
-    ]
+    names = gitlinks(found.repository.git)
+    if len(names) > LINKS_MAX:
+        doubt = f"{found.repository.git}/index names more repositories than can be watched"
+        found = found._replace(doubt=found.doubt or doubt)
+    linked = [os.path.join(above, name, ".git") for name in names if name][:_MODULES_MAX]
     return found._replace(
         protected=(
             *found.protected,
-            *_named_by_configuration(above, Path(found.repository.common)),
+            *_named_by_configuration(
+                above, Path(found.repository.git), Path(found.repository.common)
+            ),
             *(path for place in linked for path in _protected_at(Path(place))),
         )
     )
@@ -236,15 +238,29 @@ def _entries_below(folder: Path) -> Iterator[Path]:
                     found.append((each.path, depth + 1))
 
 
-def _named_by_configuration(top: Path, common: Path) -> Iterator[str]:
-    """Folders with hooks, and files with more configuration, that git's configuration names."""
+def _named_by_configuration(top: Path, git: Path, common: Path) -> Iterator[str]:
+    """Folders with hooks, and files with more configuration, that git's configuration names; also
+    in the files that it includes."""
     home = Path.home()
-    for config in (common / "config", home / ".gitconfig", home / ".config/git/config"):
-        with suppress(OSError, UnicodeDecodeError):
-            for name, value in _NAMED.findall(read_small(str(config))):
-                path = os.path.expanduser(value.strip('"'))
-                start = top if name.lower() == "hookspath" else config.parent
-                yield os.path.normpath(start / path)
+    waiting = [common / "config", git / "config.worktree"]
+    waiting += [home / ".gitconfig", home / ".config/git/config"]
+    read: set[Path] = set()
+    while waiting and len(read) < _CONFIGURATIONS_MAX:
+        config = waiting.pop(0)
+        if config in read:
+            continue
+        read.add(config)
+        try:
+            named = list(settings_in(read_small(str(config))))
+        except (OSError, UnicodeDecodeError):
+            continue
+        for name, value in named:
+            if name in ("hookspath", "path") and value:
+                start = top if name == "hookspath" else config.parent
+                path = os.path.normpath(start / os.path.expanduser(value))
+                yield path
+                if name == "path":
+                    waiting.append(Path(path))
 
 
 def _target_of(path: str, writable: tuple[str, ...], workspace: Path) -> str:

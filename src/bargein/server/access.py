@@ -8,9 +8,8 @@ Everybody who may send to a shared session may stop it. A message can stop a tur
 rule for stops could be bypassed.
 
 The owners of all sessions are in memory (some 200 bytes each), so a check is one look-up; changes
-by other nodes come in through `replace`. A session
-without an owner was made by a program on this machine, and belongs to the admins. All methods are
-for the event loop's thread.
+by other nodes come in through `replace`. A session without an owner was made by a program on this
+machine, and belongs to the admins. All methods are for the event loop's thread.
 """
 
 import hashlib
@@ -59,7 +58,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 DOOR = "door"
-"""Stands for a token where the owner came by its own door. Tokens have hexadecimal ids."""
+"""The token id of an owner who came by the door, without a token. Real ids are hexadecimal."""
 OWNER = Principal(OPERATOR, admin=True, token=DOOR)
 
 
@@ -98,7 +97,7 @@ class Access:
         self._readings: list[set[str]] = []
 
     async def load(self) -> None:
-        """Reads all owners anew. What the database no longer has is forgotten."""
+        """Reads all owners anew, and forgets sessions that the database no longer has."""
         await self._read(None)
 
     async def refresh(self, sessions: Collection[str]) -> None:
@@ -118,8 +117,8 @@ class Access:
             await self._read(differ)
 
     async def _read(self, sessions: Collection[str] | None) -> None:
-        """Reads these sessions anew, or all. One that was changed here meanwhile stays as it is:
-        what was read may be older, and would let in whoever was just removed."""
+        """Reads these sessions anew, or all. A session that was changed here meanwhile stays as it
+        is: the rows may be older than the change, and would let a removed member in again."""
         changed = set[str]()
         self._readings.append(changed)
         try:

@@ -36,6 +36,7 @@ from bargein.session.state import Phase
 if TYPE_CHECKING:
     from bargein.cluster.peers import Peers
     from bargein.server.edge import Edge
+    from bargein.session.elsewhere import Elsewhere
 
 ANSWER_S = 30.0
 LONG_S = 3600.0
@@ -99,13 +100,20 @@ class Anywhere:
     async def perform(self, operation: Operation, request: ApiRequest, body: Body) -> Reply | Kept:
         """Performs an operation here, or at the node that has the session."""
         elsewhere = self._gateway.engine.elsewhere
+        if elsewhere is None:
+            return await self._edge.perform_here(operation, request, body)
+        with self._gateway.hold(request.principal.name) as hold:
+            hold.resize(len(body))
+            return await self._perform(elsewhere, operation, request, body)
+
+    async def _perform(
+        self, elsewhere: "Elsewhere", operation: Operation, request: ApiRequest, body: Body
+    ) -> Reply | Kept:
         # An operation may empty its body before it finds out that another node has the session.
-        copy = bytes(body) if elsewhere is not None else b""
+        copy = bytes(body)
         try:
             return await self._edge.perform_here(operation, request, body)
         except OwnedElsewhere as owner:
-            if elsewhere is None:
-                raise
             found = owner
         key = request.key
         if key is None and operation.takes_key:

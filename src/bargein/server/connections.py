@@ -139,7 +139,8 @@ class Connections:
         if idle is None:
             raise Problem(
                 Code.TOO_MANY,
-                f"{len(mine)} connections of {principal} are in use, and no more may be; close one",
+                f"{len(mine)} connections of {principal} are in use, which is the limit; "
+                "close a connection",
                 retry_after_s=1,
             )
         self.forget(idle)

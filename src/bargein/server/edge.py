@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 from starlette.websockets import WebSocket
 
+from bargein.contracts.guests import Joined
 from bargein.server.access import OWNER, Principal
 from bargein.server.connections import connection_of
 from bargein.server.gateway import LARGE_BYTES, Gateway
@@ -25,7 +26,6 @@ from bargein.server.operation import ApiRequest, Body, Operation, Reply
 from bargein.server.problems import MEDIA_TYPE, Code, Problem, as_problem
 from bargein.server.protocol import is_whole
 from bargein.server.request_context import charge_answer_to, hold_body
-from bargein.server.shapes import Joined
 
 if TYPE_CHECKING:
     from bargein.server.anywhere import Anywhere

@@ -189,6 +189,8 @@ class Gateway:
         self.uses = SharedUse(self)
         self.heavy_queues: dict[str, HeavyQueue] = {}
         self.large = anyio.Lock()
+        self.sharing = anyio.Lock()
+        """Held while the members of a session are changed: one change is made from the last."""
         self.events = EventEncoder()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()
@@ -364,7 +366,7 @@ class Gateway:
         if running >= most:
             raise Problem(
                 Code.TOO_MANY,
-                f"{running} turns of {owner} are running, and no more may; stop one or wait",
+                f"{running} turns of {owner} are running, which is the limit; stop a turn or wait",
                 retry_after_s=1,
             )
 
@@ -438,7 +440,7 @@ class Gateway:
         if mine >= self.limits.streams_max:
             raise Problem(
                 Code.TOO_MANY,
-                f"{mine} streams of {who} are open, and no more may be; close one",
+                f"{mine} streams of {who} are open, which is the limit; close a stream",
                 retry_after_s=1,
             )
 

@@ -1,6 +1,6 @@
 """The gateway's own tables: tokens, owners and members, kept answers, tickets, the audit log.
 
-`GatewayTables` is what the gateway needs of them. `gateway_db.GatewayDb` keeps them in a SQLite
+`GatewayTables` is their interface. `gateway_db.GatewayDb` keeps them in a SQLite
 file beside the sessions; `gateway_postgres.GatewayPostgres` keeps them in the database that the
 nodes of a cluster share. `tests/server/test_gateway_tables.py` holds both to the same contract.
 

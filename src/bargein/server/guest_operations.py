@@ -3,16 +3,11 @@ that opens an address on this machine."""
 
 from typing import TYPE_CHECKING
 
+from bargein.contracts.guests import Invited, SharedView, Unshared
 from bargein.server.access import DOOR
 from bargein.server.operation import NOTHING_STOPS, ApiRequest, Operation, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import (
-    GuestChange,
-    GuestWanted,
-    Invited,
-    SharedView,
-    Unshared,
-)
+from bargein.server.shapes import GuestChange, GuestWanted
 
 if TYPE_CHECKING:
     from bargein.server.guests import Guests
@@ -27,8 +22,8 @@ if TYPE_CHECKING:
     kept=False,
 )
 async def invite_guest(request: ApiRequest, body: GuestWanted) -> Reply:
-    """Share a session with one more guest, who may read and talk: return an address that works
-    once. Only for terminals of the user who runs the server, by its unix socket."""
+    """Invite one more guest, who may read and send messages; return an address that works once.
+    Only for terminals of the user who runs the server, by its unix socket."""
     root = await _root(request)
     address, shared = await _guests(request).invite(root, body.name)
     return Reply(201, Invited(address, shared.waiting[-1], shared), note=shared.waiting[-1])
@@ -36,7 +31,7 @@ async def invite_guest(request: ApiRequest, body: GuestWanted) -> Reply:
 
 @lookup("/sessions/{session}/guests", replies={200: SharedView}, problems=(Code.NOT_FOUND,))
 async def list_guests(request: ApiRequest) -> Reply:
-    """Read with which guests a session is shared, and at which address."""
+    """Read the guests of a session and the address at which they come in."""
     return Reply(200, _guests(request).view(await _root(request)))
 
 
@@ -49,7 +44,7 @@ async def list_guests(request: ApiRequest) -> Reply:
     kept=False,
 )
 async def change_guest(request: ApiRequest, body: GuestChange) -> Reply:
-    """Say whether a guest may approve calls."""
+    """Let a guest approve calls, or no longer."""
     root = await _root(request)
     name = request.params["guest"]
     shared = await _guests(request).let_approve(root, name, approves=body.approves)
@@ -64,8 +59,8 @@ async def change_guest(request: ApiRequest, body: GuestChange) -> Reply:
     disconnect=NOTHING_STOPS,
 )
 async def unshare_session(request: ApiRequest) -> Reply:
-    """End the sharing of a session: its guests are out at once, and no invitation works any
-    more."""
+    """End the sharing of a session: its guests are out at once, and its invitations stop
+    working."""
     root = await _root(request)
     return Reply(200, Unshared(await _guests(request).unshare(root)))
 

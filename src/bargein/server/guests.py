@@ -1,13 +1,13 @@
-"""A chat that is shared with guests, at an address of its own, for as long as its owner wants.
+"""Shares chats with guests, at an address of its own, for as long as the owner wants.
 
 `Guests` listens at one address for all shared sessions, with TLS and a certificate of its own. An
-invitation is a code that works once: whoever shows it becomes a guest, with a name that the owner
-chose and a token for that one session. A guest reads and talks; whether it also approves calls is
-said separately. Nobody else is admitted at that address.
+invitation is a code that works once. The person who shows it becomes a guest, under a name that the
+owner chose, with a token for that one session. A guest reads and sends messages; the owner decides
+separately whether a guest may approve calls. Only guests get in at that address.
 
-The address, the certificate, the invitations (by hash) and the guests are in one file, written
-before anybody is told. So the process that owns the data directory next listens there again, and
-everybody comes back. All methods are for the loop's thread.
+The address, the certificate, the invitations (by hash) and the guests are in one file, which is
+written before an invitation is answered. So the next process that owns the data directory listens
+at the same address, and the guests come back. All methods are for the loop's thread.
 """
 
 import errno
@@ -17,14 +17,20 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import anyio
 import msgspec
 
-from bargein.cluster.certificate import OwnCertificate, certificate_of, make_pem
+from bargein.cluster.certificate import (
+    OwnCertificate,
+    certificate_of,
+    fingerprint_of,
+    make_pem,
+)
+from bargein.contracts.guests import GuestView, Joined, SharedView
 from bargein.contracts.visible import visible
 from bargein.errors import UserError
 from bargein.server.access import (
@@ -39,7 +45,7 @@ from bargein.server.gateway import Gateway
 from bargein.server.gateway_tables import NewOwner
 from bargein.server.problems import Code, Problem
 from bargein.server.running import is_loopback, listen
-from bargein.server.shapes import GuestView, Joined, Member, SharedView
+from bargein.server.shapes import Member
 from bargein.stores.user_file import UserFile
 
 _log = logging.getLogger("bargein.server")
@@ -54,11 +60,11 @@ INVITATIONS_MAX = 20
 GUESTS_MAX = 50
 NAME = "guest"
 NO_HOST = "192.0.2.1"
-"""An address that belongs to nobody (RFC 5737): to ask the kernel which of ours leads outside."""
+"""An unused address (RFC 5737): the kernel's route to it tells which of our addresses leads out."""
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """A code that nobody has used yet, by its hash."""
+    """An unused invitation. `digest` is the hash of its code."""
 
     digest: str
     name: str
@@ -78,7 +84,7 @@ class SharedSession(msgspec.Struct, frozen=True):
 
 
 class GuestAddress(msgspec.Struct, frozen=True):
-    """Where guests come in. `pem` has the key and the certificate."""
+    """The address at which guests come in. `pem` has the key and the certificate."""
 
     host: str
     port: int
@@ -86,7 +92,7 @@ class GuestAddress(msgspec.Struct, frozen=True):
 
 
 class SharedChats(msgspec.Struct, frozen=True):
-    """The file."""
+    """The content of the file."""
 
     place: GuestAddress | None = None
     sessions: dict[str, SharedSession] = {}
@@ -106,7 +112,7 @@ def open_file(home: Path) -> UserFile[SharedChats]:
 
 
 def guest_tokens(home: Path) -> frozenset[str]:
-    """Returns the ids of the tokens of all guests; of none if the file cannot be read."""
+    """Returns the ids of all guests' tokens; nothing if the file cannot be read."""
     try:
         shared = open_file(home).read().sessions.values()
     except UserError:
@@ -131,7 +137,7 @@ class Guests:
     # --- the address
 
     def begin(self, server: Listens) -> None:
-        """Listens again where guests came in before, if chats are shared."""
+        """Listens again at the earlier address, if chats are shared."""
         self._server = server
         try:
             self._chats = self._file.read()
@@ -139,11 +145,11 @@ class Guests:
             if self._chats.sessions:
                 self._open()
         except (UserError, OSError, ValueError) as error:
-            # The chats still work, and sharing again says why guests do not come in.
+            # The chats work without guests; the next /share shows this error.
             _log.warning("guests of shared chats cannot come in: %s", error)
 
     def _drop_deleted(self) -> None:
-        """A crash may have come between the deletion of a session and the end of its sharing."""
+        """Drops deleted sessions: a crash may have come before their sharing was ended."""
         left = {
             session: shared
             for session, shared in self._chats.sessions.items()
@@ -153,7 +159,7 @@ class Guests:
             self._write(SharedChats(self._chats.place if left else None, left))
 
     def close(self) -> None:
-        """Lets no more guests in. Whoever owns the data directory next does so again."""
+        """Stops listening. The next process that owns the data directory listens again."""
         if self._listening is not None:
             assert self._server is not None
             self._server.stop_listening_for_guests()
@@ -168,7 +174,7 @@ class Guests:
         )
 
     def _open(self) -> None:
-        """Listens, if it does not yet: at the same place as before, if there was one."""
+        """Listens, unless it does already; at the earlier address, if there was one."""
         if self._listening is not None:
             return
         assert self._server is not None
@@ -200,7 +206,7 @@ class Guests:
     # --- what the owner does
 
     async def invite(self, session: str, name: str) -> tuple[str, SharedView]:
-        """Returns the address for one guest, and with whom the session is shared."""
+        """Returns the address for one guest, and the state of the sharing."""
         async with self._lock:
             shared = self._chats.sessions.get(session, SharedSession())
             name = self._name_for(session, shared, name.strip())
@@ -236,7 +242,8 @@ class Guests:
         return next(each for each in names if each not in taken)
 
     async def _own(self, session: str) -> None:
-        """Only a session that has an owner has members."""
+        """Gives a session without an owner to the operator: only a session with an owner can have
+        members."""
         access = self._gateway.access
         if access.owned(session) is None:
             at = time.time()
@@ -251,12 +258,12 @@ class Guests:
                 known = ", ".join(each.name for each in shared.guests) or "nobody has joined yet"
                 raise UserError(f"there is no guest {name!r} in this session: {known}")
             role = Member.WRITE if approves else Member.TALK
-            await self._set_members(session, {**self._members(session), name: role})
+            await self._set_members(session, lambda members: {**members, name: role})
             return self.view(session)
 
     async def unshare(self, session: str) -> tuple[str, ...]:
-        """Ends the sharing: its guests are out, and its invitations work no longer. Returns the
-        names of the guests."""
+        """Ends the sharing: revokes the guests' tokens and drops the invitations. Returns the names
+        of the guests."""
         async with self._lock:
             shared = self._chats.sessions.get(session)
             if shared is None:
@@ -264,9 +271,9 @@ class Guests:
             for guest in shared.guests:
                 await revoke_token(self._gateway.db, guest.token)
             names = {each.name for each in shared.guests}
-            members = self._members(session)
             await self._set_members(
-                session, {who: role for who, role in members.items() if who not in names}
+                session,
+                lambda members: {who: role for who, role in members.items() if who not in names},
             )
             left = {each: it for each, it in self._chats.sessions.items() if each != session}
             self._write(SharedChats(self._chats.place if left else None, left))
@@ -276,14 +283,14 @@ class Guests:
             return tuple(each.name for each in shared.guests)
 
     def view(self, session: str) -> SharedView:
-        """Returns with whom a session is shared, and where."""
+        """Returns the guests of a session, its unused invitations and the address."""
         shared, place = self._chats.sessions.get(session), self._chats.place
         if shared is None or place is None:
             return SharedView()
         members, now = self._members(session), time.time()
         return SharedView(
             f"https://{_in_address(place.host)}:{place.port}/",
-            _fingerprint(certificate_of(place.pem).fingerprint),
+            _fingerprint(fingerprint_of(place.pem)),
             tuple(
                 GuestView(each.name, members.get(each.name) is Member.WRITE)
                 for each in shared.guests
@@ -295,7 +302,7 @@ class Guests:
     # --- what a guest does
 
     async def join(self, code: str) -> Joined:
-        """Makes whoever shows the code of an invitation a guest. The code is used up."""
+        """Uses up the code of an invitation and makes a guest's token for its session."""
         digest = _digest(code)
         async with self._lock:
             found = self._invitation(digest)
@@ -314,7 +321,7 @@ class Guests:
                 note="a guest of a shared chat",
             )
             await self._set_members(
-                session, {**self._members(session), invitation.name: Member.TALK}
+                session, lambda members: {**members, invitation.name: Member.TALK}
             )
             await self._gateway.db.consent(session, invitation.name, Consent.ACCEPTED)
             self._gateway.access.consent(session, invitation.name, Consent.ACCEPTED)
@@ -342,11 +349,15 @@ class Guests:
         owned = self._gateway.access.owned(session)
         return owned.members if owned is not None else {}
 
-    async def _set_members(self, session: str, members: dict[str, Member]) -> None:
-        if self._gateway.access.owned(session) is None:
-            return  # it was deleted, and its members with it
-        await self._gateway.db.share(session, members)
-        self._gateway.access.share(session, members)
+    async def _set_members(
+        self, session: str, change: Callable[[Mapping[str, Member]], dict[str, Member]]
+    ) -> None:
+        async with self._gateway.sharing:
+            if self._gateway.access.owned(session) is None:
+                return  # it was deleted, and its members with it
+            members = change(self._members(session))
+            await self._gateway.db.share(session, members)
+            self._gateway.access.share(session, members)
         self._gateway.cut_unshared()
 
     def _put(self, session: str, shared: SharedSession) -> None:
@@ -359,8 +370,8 @@ class Guests:
 
 
 def own_address() -> str:
-    """Returns the address of this machine in its network; that of loopback if it has none. Sends
-    nothing: to connect a socket of this kind only asks the kernel for a route."""
+    """Returns the address of this machine in its network, or loopback if it has none. Sends
+    nothing: connecting a UDP socket only asks the kernel for a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((NO_HOST, 9))

@@ -1,4 +1,4 @@
-"""Operations on where a session works: its folder and model, its tools and its MCP servers.
+"""Operations on the place of a session: its folder and model, its tools and its MCP servers.
 
 Only the owner's own door may place a session, because that decides what the agent's commands can
 reach on this machine.
@@ -21,9 +21,9 @@ from bargein.session.agent import LoopAgent
 
 
 class PlaceView(msgspec.Struct, frozen=True):
-    """Where a session works. `chosen` is the model that its place names; `model` is the one in use,
-    `why` says why. `takes_tools`: the model can use tools. All but the folder is empty for a
-    session without an agent."""
+    """The folder, model and tools of a session. `chosen` is the model that its place names; `model`
+    is the model in use, and `why` the reason. `takes_tools`: the model can use tools. A session
+    without an agent has only the folder and `chosen`."""
 
     workspace: str = ""
     chosen: str = ""
@@ -50,7 +50,7 @@ async def place_session(request: ApiRequest, body: PlaceWanted) -> Reply:
     if not request.gateway.settings.places:
         raise Problem(Code.FORBIDDEN, "this server works in one folder, or in none")
     if not os.path.isabs(body.workspace):
-        raise Problem(Code.BAD_REQUEST, f"{body.workspace!r} is not a whole path from /")
+        raise Problem(Code.BAD_REQUEST, f"workspace is {body.workspace!r}; give an absolute path")
     await opened.session.set_place(
         SessionPlace(body.workspace, body.model),
         environment=body.environment,
@@ -61,7 +61,7 @@ async def place_session(request: ApiRequest, body: PlaceWanted) -> Reply:
 
 @lookup("/sessions/{session}/place", replies={200: PlaceView}, problems=(Code.NOT_FOUND,))
 async def get_place(request: ApiRequest) -> Reply:
-    """Read where a session works, with which model and tools."""
+    """Read the folder, the model and the tools of a session."""
     await request.open()
     return Reply(200, await _view(request))
 
@@ -134,8 +134,8 @@ async def warm_up(request: ApiRequest, body: Nothing) -> Reply:
     while_draining=True,
 )
 async def hurry_stop(request: ApiRequest, body: Nothing) -> Reply:
-    """Kill what is already being stopped, without further grace: in all sessions, so this is for
-    those who see all of them."""
+    """Kill at once what is already being stopped, without further grace. It affects all sessions,
+    so only callers who see all of them may ask for it."""
     await request.open("own")
     if not request.principal.sees_all:
         raise Problem(
@@ -154,7 +154,8 @@ async def hurry_stop(request: ApiRequest, body: Nothing) -> Reply:
     kept=False,
 )
 async def leave_host(request: ApiRequest, body: LeaveWanted) -> Reply:
-    """Ask a host that does nothing to end, for a terminal of another version. A server stays."""
+    """Ask an idle host to end, so that a terminal of another version can start its own. A server
+    refuses."""
     leave = request.gateway.leave_if_idle
     if request.principal.token != DOOR or leave is None:
         raise Problem(Code.FORBIDDEN, "only a host leaves, and only for its own user's terminals")

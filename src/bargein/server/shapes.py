@@ -37,8 +37,8 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Member(StrEnum):
-    """What a member of a shared session may do. `talk` and `write` include stopping, as a message
-    can stop. `talk` approves no calls and takes no files back."""
+    """What a member of a shared session may do. `talk` and `write` include stopping, because a
+    message can stop too. With `talk` a member can neither approve calls nor take files back."""
 
     READ = "read"
     TALK = "talk"
@@ -82,15 +82,15 @@ class AttachmentAsked(_Asked, frozen=True):
 
 
 class SideQuestion(_Asked, frozen=True):
-    """`id` is the name by which it can be stopped: `interrupt` with the scope `side`."""
+    """To stop the question, use `interrupt` with the scope `side` and this `id`."""
 
     text: Words
     id: Id | None = None
 
 
 class HeardAsked(_Asked, frozen=True):
-    """The user has heard or seen the first `characters` code points of all that the turn said. What
-    an earlier one of these cut off does not count."""
+    """The user has heard or seen the first `characters` code points of the turn's text, without the
+    text that an earlier one of these cut off."""
 
     turn: Id
     characters: Annotated[int, Meta(ge=0, le=HEARD_CHARACTERS_MAX)]
@@ -137,9 +137,10 @@ class InboxChange(_Asked, frozen=True):
 
 class InterruptBody(_Asked, frozen=True):
     """`reason` is for people, and goes into the audit log. `start` is for a stop that is sent again
-    because its answer was lost: the server's start (of `GET /me`) when it was first sent. If the
-    server was started again since, what ran then is over, and this stops nothing. `heard` says how
-    much of a turn the user has heard or seen; it counts even if there is nothing to stop."""
+    because its answer was lost: it names the server's start (`start` of `GET /me`) when the stop
+    was first sent. In a later start the stop reaches nothing, because what ran then is over.
+    `heard` says how much of a turn the user has heard or seen; it counts even if there is nothing
+    to stop."""
 
     scope: Scope = Scope.TURN
     target: Id | None = None
@@ -158,35 +159,36 @@ class Answer(_Asked, frozen=True):
 
 
 class History(_Asked, frozen=True):
-    """What was said elsewhere, for a session that has not begun."""
+    """A conversation from elsewhere, for a session that has not begun."""
 
     messages: tuple[ModelMessage, ...]
     instructions: str = ""
 
 
 class UndoWanted(_Asked, frozen=True):
-    """`files`: put them back; without it, if snapshots are taken. `overrule` are paths that go back
-    although somebody changed them since."""
+    """`files`: whether to put files back; without it they are if snapshots are taken. `overrule`
+    has paths that go back even if somebody changed them since."""
 
     files: bool | None = None
     overrule: tuple[str, ...] = ()
 
 
 class PreviewWanted(_Asked, frozen=True):
-    """Without `turn`: of an undo of the last one."""
+    """Previews a rewind to before `turn`; without `turn`, an undo of the last turn."""
 
     turn: Id | None = None
     overrule: tuple[str, ...] = ()
 
 
 class UndoCallsWanted(_Asked, frozen=True):
-    """Without `calls`: those of the last turn that has any."""
+    """Undoes these `calls`; without them, all of the last turn that offers any."""
 
     calls: tuple[Id, ...] | None = None
 
 
 class RewindWanted(_Asked, frozen=True):
-    """Without `what`: both, if snapshots are taken, or else the conversation."""
+    """Without `what`, both conversation and files go back if snapshots are taken, and otherwise the
+    conversation alone."""
 
     turn: Id
     what: Rewind | None = None
@@ -194,19 +196,20 @@ class RewindWanted(_Asked, frozen=True):
 
 
 class ForkWanted(_Asked, frozen=True):
-    """Without `turn`: after the last one that is over."""
+    """Forks after `turn`; without it, after the last turn that is over."""
 
     turn: Id | None = None
 
 
 class DiffWanted(_Asked, frozen=True):
-    """Without `turn`: of the last one that changed files."""
+    """Shows what `turn` changed; without it, the last turn that changed files."""
 
     turn: Id | None = None
 
 
 class StopAll(_Asked, frozen=True):
-    """Without `sessions`, all that run. `scope` `session` stops their background calls too."""
+    """Stops these `sessions`; without them, all that run. The `scope` `session` stops their
+    background calls too."""
 
     sessions: tuple[Id, ...] | None = None
     reason: Title = ""
@@ -214,8 +217,8 @@ class StopAll(_Asked, frozen=True):
 
 
 class PlaceWanted(_Asked, frozen=True):
-    """`workspace` is an absolute path. Without `model` it is the one that the folder's settings
-    name. `environment` has the user's variables for the agent there, such as keys of providers."""
+    """`workspace` is an absolute path. Without `model` the folder's settings decide. `environment`
+    has the user's variables for the agent there, such as keys of providers."""
 
     workspace: Annotated[str, Meta(min_length=1, max_length=4096)]
     model: Annotated[str, Meta(max_length=1000)] = ""
@@ -223,13 +226,13 @@ class PlaceWanted(_Asked, frozen=True):
 
 
 class LeaveWanted(_Asked, frozen=True):
-    """`connected`: the caller asks over a connection, which does not count as somebody there."""
+    """`connected`: the caller itself has a connection, which is not counted."""
 
     connected: bool = False
 
 
 class PromptWanted(_Asked, frozen=True):
-    """A prompt of an MCP server, such as `mcp__git__review`, and what stands behind it."""
+    """A prompt of an MCP server, such as `mcp__git__review`, and the words after its name."""
 
     name: Id
     words: str = ""
@@ -265,8 +268,8 @@ class Command(_Asked, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """`command` is set if the text was a command and was obeyed, so that there is no message. Then
-    `reply` is the result in words, and `receipt` what was stopped."""
+    """If the text was a command, it was obeyed and there is no message: `command` names it, `reply`
+    is the result in words, and `receipt` is that of a stop."""
 
     disposition: Literal["started", "steering", "interrupting", "queued", "duplicate", "obeyed"]
     message: str | None = None
@@ -277,7 +280,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class FilesDiff(msgspec.Struct, frozen=True):
-    """What a turn changed in files, as `git diff` shows it."""
+    """The changes of a turn to files, as `git diff` shows them."""
 
     diff: str
 
@@ -290,8 +293,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class AnswerDone(Done, frozen=True):
-    """`sent` is there if the question was one that a restart had left open: a turn answers it, and
-    this is the message that begins the turn."""
+    """`sent` is set if a restart had left the question open. Then the answer begins a turn, and
+    `sent` is its message."""
 
     sent: Sent | None = None
 
@@ -329,7 +332,7 @@ class Inbox(msgspec.Struct, frozen=True):
 
 
 class RunningCall(msgspec.Struct, frozen=True):
-    """`detached`: the call runs in the background. `running_s`: since when, in seconds."""
+    """`detached`: the call runs in the background. `running_s`: how long it has run, in seconds."""
 
     id: str
     name: str
@@ -341,8 +344,8 @@ class RunningCall(msgspec.Struct, frozen=True):
 class SessionView(msgspec.Struct, frozen=True):
     """`access` is what the caller may do here. `waiting` counts messages, `asking` open questions,
     `background` calls that run without a turn. `last_seq` is the id of the last event. `workspace`
-    is the folder that it works in, if it has one of its own. `unreadable` says why the session
-    cannot be read, if it cannot; then it takes no messages and can only be deleted."""
+    is the session's own folder, if it has one. `unreadable` is empty, or says why the session
+    cannot be read; then it takes no messages and can only be deleted."""
 
     id: str
     title: str
@@ -375,9 +378,9 @@ class SessionDetail(msgspec.Struct, frozen=True):
 
 
 class GrantView(msgspec.Struct, frozen=True):
-    """What an approval allows for longer than one call: `text` is all of it, `why` the reason for
-    asking. `revocable`: the caller may revoke it. `grant` is the same for programs; show people
-    `text`, which has no hidden characters."""
+    """What an approval allows for longer than one call. `text` describes all of it without hidden
+    characters: show that to people; `grant` is the same for programs. `why` is the reason for
+    asking. `revocable`: the caller may revoke it."""
 
     id: str
     scope: GrantScope
@@ -391,7 +394,7 @@ class GrantView(msgspec.Struct, frozen=True):
 
 
 class GrantList(msgspec.Struct, frozen=True):
-    """First the grants of the session, then those of the project; each oldest first."""
+    """The grants of the session, then those of the project, both oldest first."""
 
     grants: tuple[GrantView, ...]
 
@@ -431,8 +434,8 @@ class TurnView(msgspec.Struct, frozen=True):
 
 
 class ResultView(msgspec.Struct, frozen=True):
-    """How the turn that took a message ended; `open` if it has not, `gone` if no turn will ever
-    take the message, and `error` says why."""
+    """How the turn that took a message ended. `open`: it has not ended yet, or no turn has taken
+    the message yet. `gone`: no turn ever will; `error` says why."""
 
     state: Literal["open", "settled", "gone"]
     turn: str = ""
@@ -466,8 +469,8 @@ class TranscriptView(msgspec.Struct, frozen=True):
 class Whoami(msgspec.Struct, frozen=True):
     """`token` is the public id of the caller's token; empty for the start token. `start` names this
     start of the server. `workspace`, for admins, is the folder that the agent works in. `places`:
-    each session can have a folder and a model of its own. `host`: this is a host, which terminals
-    start again if it is gone; a server is waited for."""
+    each session can have a folder and a model of its own. `host`: this is a host, which a terminal
+    starts again if it is gone; a server is started again by its operator."""
 
     principal: str
     admin: bool
@@ -479,45 +482,6 @@ class Whoami(msgspec.Struct, frozen=True):
     workspace: str = ""
     places: bool = False
     host: bool = False
-
-
-class GuestView(msgspec.Struct, frozen=True):
-    name: str
-    approves: bool
-
-
-class SharedView(msgspec.Struct, frozen=True):
-    """With whom a session is shared; all of it is empty if it is not. `fingerprint` is the SHA-256
-    of the certificate at `address`. `waiting` are those who have not used their invitation.
-    `here_only`: only this machine reaches the address."""
-
-    address: str = ""
-    fingerprint: str = ""
-    guests: tuple[GuestView, ...] = ()
-    waiting: tuple[str, ...] = ()
-    here_only: bool = False
-
-
-class Invited(msgspec.Struct, frozen=True):
-    """`address` works once, for `name`."""
-
-    address: str
-    name: str
-    shared: SharedView
-
-
-class Unshared(msgspec.Struct, frozen=True):
-    """The guests that are out now."""
-
-    guests: tuple[str, ...]
-
-
-class Joined(msgspec.Struct, frozen=True):
-    """What a guest gets for an invitation: a token for one session."""
-
-    token: str
-    session: str
-    principal: str
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -541,9 +505,9 @@ class RunningSession(msgspec.Struct, frozen=True):
 
 
 class ChannelView(msgspec.Struct, frozen=True):
-    """A chat platform. `running`: it can be read. `error` is the last one, and `error_at` when it
-    was. `chats` are those in which something goes on, `unsent` the messages that wait to be sent.
-    """
+    """A chat platform. `running`: the server can read it. `error` is the last error, and `error_at`
+    its time. `chats` counts the chats with something going on, `unsent` the messages that wait to
+    be sent."""
 
     name: str
     running: bool
@@ -563,7 +527,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class TokenView(msgspec.Struct, frozen=True):
-    """A bearer token without its secret. `sessions` are those it is limited to, if it is."""
+    """A bearer token without its secret. `sessions` is set if it is limited to these sessions."""
 
     id: str
     principal: str
@@ -581,8 +545,8 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A machine that shares the database. `lease_s` is how long its lease still lasts, by the
-    database's clock; `unfinished` counts the sessions that it has work with. `here` is true for the
+    """A node that shares the database. `lease_s` is how long its lease still lasts, by the
+    database's clock; `unfinished` counts its sessions with unfinished work. `here` is true for the
     node that answers."""
 
     id: str
@@ -653,7 +617,7 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first thing on a connection's WebSocket. `start` names this start of the server."""
+    """The first frame on a connection's WebSocket. `start` names this start of the server."""
 
     start: str
     version: str

@@ -39,7 +39,7 @@ async def list_invitations(request: ApiRequest) -> Reply:
     need="read",
 )
 async def accept_session(request: ApiRequest, body: Nothing) -> Reply:
-    """Take a session that is shared with the caller into their list."""
+    """Accept a session that is shared with the caller: it joins their list."""
     root = await _answer(request, Consent.ACCEPTED)
     return Reply(
         200, await detail(request.gateway, request.principal, await request.gateway.head(root))

@@ -10,7 +10,7 @@ from bargein.calls.receipt_words import NOT_STORED, left_open
 from bargein.contracts.chat_commands import CHAT_COMMANDS_HELP, ChatCommand, chat_command_of
 from bargein.contracts.choice import answer_of
 from bargein.contracts.event import MessageAccepted
-from bargein.contracts.message import Attachment, QuestionPolicy
+from bargein.contracts.message import Attachment, Mode, QuestionPolicy
 from bargein.contracts.model import Image, Text
 from bargein.contracts.output import TEXT, Output, make_output
 from bargein.contracts.permission import Standing
@@ -87,6 +87,8 @@ async def send_message(request: ApiRequest, body: NewMessage) -> Reply | Kept:
     if command is not None:
         return await _obey_once(request, opened, command)
     request.gateway.refuse_if_draining()
+    if body.mode is Mode.ROLLBACK:
+        check_trusted(request, opened)
     _check_questions(request, opened, body.questions)
     size = sum(map(_size_of, parts)) + sum(len(each.data) for each in body.attachments)
     with request.gateway.turn_allowed(request.principal, opened.session.id, size):
@@ -125,6 +127,16 @@ def _parts(
 
 def _size_of(part: Text | Image) -> int:
     return len(part.text) if isinstance(part, Text) else len(part.data)
+
+
+def check_trusted(request: ApiRequest, opened: Opened) -> None:
+    """Raises `Problem` if the caller may only read and talk: a change of files or of the past is
+    more."""
+    who = request.principal
+    if request.gateway.access.is_guest(who, opened.root):
+        raise Problem(
+            Code.FORBIDDEN, f"{who.name} may read and talk here, and not change files or the past"
+        )
 
 
 def _check_questions(request: ApiRequest, opened: Opened, policy: QuestionPolicy | None) -> None:
@@ -221,7 +233,7 @@ async def interrupt(request: ApiRequest, body: InterruptBody) -> Reply:
     replies={200: SideAnswer},
     problems=SEEN,
     kept=False,
-    disconnect="Stops nothing: it is answered to nobody, within its bound. Stop it by its id.",
+    disconnect="Stops nothing: the model goes on within its bound. Stop the question by its id.",
 )
 async def side_question(request: ApiRequest, body: SideQuestion) -> Reply:
     """Ask the model something beside the running turn, without touching it. It answers from a copy

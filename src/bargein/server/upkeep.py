@@ -5,7 +5,7 @@ from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnOutcome
 from bargein.server.gateway import Opened
 from bargein.server.operation import ApiRequest, Operation, Reply, operation
-from bargein.server.problems import Code, Problem
+from bargein.server.problems import Code
 from bargein.server.shapes import (
     DiffWanted,
     Done,
@@ -18,20 +18,15 @@ from bargein.server.shapes import (
     UndoCallsWanted,
     UndoWanted,
 )
-from bargein.server.talking import SEEN, done_or_too_late
+from bargein.server.talking import SEEN, check_trusted, done_or_too_late
 from bargein.session.sending import TurnFailed
 from bargein.session.undo import Undone
 from bargein.session.undoing_calls import CallsBeingUndone
 
 
 async def _open_trusted(request: ApiRequest) -> Opened:
-    """Opens a session for a change of files or of the past, which is more than talking."""
     opened = await request.open("write")
-    who = request.principal
-    if request.gateway.access.is_guest(who, opened.root):
-        raise Problem(
-            Code.FORBIDDEN, f"{who.name} may read and talk here, and not change files or the past"
-        )
+    check_trusted(request, opened)
     return opened
 
 
@@ -76,7 +71,7 @@ async def preview_undo(request: ApiRequest, body: PreviewWanted) -> Reply:
 async def undo_calls(request: ApiRequest, body: UndoCallsWanted) -> Reply:
     """Begin a turn that undoes calls whose tools declare how. Each is a call of that turn, with its
     approval and its result."""
-    opened = await request.open("write")
+    opened = await _open_trusted(request)
     with request.gateway.turn_allowed(request.principal, opened.session.id):
         done = await opened.session.undo_calls(body.calls, by=request.principal.name)
     return Reply(200, done)
@@ -119,8 +114,8 @@ async def redo_files(request: ApiRequest, body: Nothing) -> Reply:
     problems=(*SEEN, Code.TOO_LATE),
 )
 async def diff_turn(request: ApiRequest, body: DiffWanted) -> Reply:
-    """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
-    changed any if none is named."""
+    """Return what the calls of a turn changed in files, as `git diff` shows it. Without a turn, the
+    last that changed files."""
     opened = await request.open("write")
     return Reply(200, FilesDiff(await opened.session.diff(body.turn)))
 

@@ -237,7 +237,7 @@ class Interrupt:
         )
         asked = await elsewhere.aim(asked)
         receipt = await elsewhere.stop(asked, owner)
-        # What is meant stays what it was: this node may have begun another turn meanwhile.
+        # The aim stays the same turn, even if this node has begun another one meanwhile.
         self._aim = await elsewhere.meant(asked) if receipt is None else None
         return receipt
 

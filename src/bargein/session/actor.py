@@ -546,6 +546,10 @@ class Actor:
 
     def _begin(self, *effects: Effect) -> Reply:
         reply = Reply()
+        if self.gone.is_set and not self.comes_back:
+            # Its state is not whole any more, and the session may be in memory again.
+            reply.fail(SessionGone(f"{self.session_id} has left memory"))
+            return reply
         reply.follow = effects
         self._go_on(reply)
         return reply

@@ -1,8 +1,8 @@
-"""What a session in this process and one over the wire have in common.
+"""The methods that a session in this process and a session over the wire have in common.
 
-A terminal, a channel or a router is written once, against `AnySession`: `bargein.Session` and
-`bargein.client.Session` both are one. Who speaks is not said here: in this process it is the user,
-over the wire it is whom the client's token names.
+A terminal, a channel or a router is written once, against `AnySession`. `bargein.Session` and
+`bargein.client.Session` both have its methods. No method names the speaker: in this process it is
+the user, and over the wire the principal of the client's token.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -1,16 +1,16 @@
-"""What is asked here about a session that another node has.
+"""Passes requests about a session of another node on to that node, its owner.
 
-The node that is asked sends the request to the owner, and the owner's answer is the answer. There
-are two roads: HTTP between nodes, and letters in the database, which also work where one node
-cannot reach the other. What holds:
+This node sends the request to the owner and returns the owner's answer. There are two roads: HTTP
+between nodes, and letters in the database, which work even if the nodes cannot reach each other.
+What holds:
 
-- **Aimed.** A stop that arrives late stops nothing but what was meant: the turn that was running
-  when it was asked for, or the first one after that.
-- **Once.** A request has a key. One that comes twice, on either road, is acted on once and answered
-  twice.
-- **In the end there is an answer.** The asking node looks again and again who has the session. If
-  the owner has died it claims the session itself, which settles the turn as crashed, and answers
-  for it. If the owner changes, the request goes to the new one.
+- **Aimed.** A late stop reaches only its target: the turn that was running when the stop was asked
+  for, or the first turn after that.
+- **Once.** A request has a key. If it arrives twice, on either road, the owner acts on it once and
+  answers both times.
+- **In the end there is an answer.** The asking node checks again and again which node owns the
+  session. If the owner has died it claims the session itself, which settles the turn as crashed,
+  and answers the request. If the owner changes, it sends the request to the new owner.
 """
 
 import logging

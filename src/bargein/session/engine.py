@@ -459,7 +459,7 @@ class SessionEngine:
         store = self.store
         if not isinstance(store, LeasedStore) or self.is_at_hand(root):
             return
-        # Whoever asks for it meanwhile waits: a session that is given up while it comes into memory
+        # Callers that ask for it meanwhile wait: a session given up while it comes into memory
         # would run here and at another node (law 4).
         self._loading[root] = anyio.Event()
         try:

@@ -1,16 +1,16 @@
-"""The files of a session's calls: a snapshot before calls that may change files, and one after.
+"""Takes snapshots around a session's calls: one before calls that may change files, one after.
 
 Calls that run side by side are one group with one pair of snapshots. The snapshot before a group is
-fresh, so that what a user changed while the model was thinking is the user's. The one after it is
-taken beside the turn: neither the next request nor the receipt of a stop waits for it, only the
-next call that may change files and the end of a turn that nobody stops do.
+fresh, so changes that a user made while the model was thinking count as the user's. The snapshot
+after it is taken beside the turn: the next call that may change files waits for it, and the end of
+a turn that nobody stops; the next request and the receipt of a stop do not.
 
-When a turn begins a snapshot is taken beside its first request, so that the one before its first
-call finds little to do. If a snapshot fails the calls run all the same, and an undo names them as
-not covered.
+When a turn begins, a snapshot is taken beside its first request, so that the snapshot before its
+first call finds little to do. If a snapshot fails the calls run all the same, and an undo names
+them as not covered.
 
-A call in the background is another program from the moment it is detached. Sub-agents work within
-the call that started them.
+From the moment a call is detached, an undo treats it as another program. Sub-agents work within the
+call that started them.
 """
 
 import logging
@@ -58,7 +58,7 @@ class SessionFiles:
         self._worked_for = ""
 
     def work_with(self, checkpoints: Checkpoints | None) -> None:
-        """Calls that run now are saved where they work."""
+        """Calls that run now are saved where they work; files go back where they were changed."""
         self._next = checkpoints
         if self.is_idle:
             self.checkpoints = checkpoints
@@ -77,6 +77,8 @@ class SessionFiles:
         restored, self._restored = self._restored, Latch() if begins else None
         if restored is not None:
             restored.set()
+        if self.is_idle:
+            self.checkpoints = self._next
 
     def takes_up_restore(self) -> bool:
         """Returns False if somebody is at it: a second restore could meet the next turn."""

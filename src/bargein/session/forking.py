@@ -1,4 +1,4 @@
-"""Forks: a new session that begins with what another one said until the end of a turn."""
+"""Forks a session: a new session begins with the conversation of another, up to a turn's end."""
 
 from contextlib import aclosing
 from secrets import token_hex

@@ -47,8 +47,9 @@ class Logbook:
         self._runs = snapshot.WaitingRuns()
         self._turn_seq = stored.turn_seq
         self._transcript: Transcript | None = None
-        # What the user heard, told while there is no transcript; a reading of the log may miss it.
-        self._heard: list[tuple[AnswerHeard, int]] = []
+        # What the user heard of each turn, told while there is no transcript, and its last place in
+        # the log; a reading of the log may miss it.
+        self._heard: dict[str, tuple[AnswerHeard, int]] = {}
         self._read_log = read_log
         self.is_readable = seq == 0
         self._reading: anyio.Lock | None = None
@@ -77,7 +78,9 @@ class Logbook:
         if self._transcript is not None:
             self._transcript.apply(event, seq)
         elif isinstance(event, AnswerHeard):
-            self._heard.append((event, seq))
+            # Without a transcript no turn speaks: the least that was heard of one is what counts.
+            least, _ = self._heard.get(event.turn, (event, 0))
+            self._heard[event.turn] = (min(least, event, key=_characters), seq)
 
     def encode(self, state: SessionState) -> bytes:
         """Encode everything that is stored beside the log, as of the last event."""
@@ -127,7 +130,7 @@ class Logbook:
             await self._read_log(add)
             # Events appended meanwhile may be missing; then the turn reads the log again.
             if self._transcript is None and read_to == self.seq:
-                self._transcript, self._heard = transcript, []
+                self._transcript, self._heard = transcript, {}
             self.is_readable = True
 
     async def load_transcript(self, turn: Token) -> None:
@@ -145,8 +148,12 @@ class Logbook:
 
             await self._read_log(add)
             turn.check()
-            for heard, seq in self._heard:
+            for heard, seq in self._heard.values():
                 if seq > read_to:
                     transcript.apply(heard, seq)
-            self._transcript, self._heard = transcript, []
+            self._transcript, self._heard = transcript, {}
             self.is_readable = True
+
+
+def _characters(heard: AnswerHeard) -> int:
+    return heard.characters

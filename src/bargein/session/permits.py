@@ -73,11 +73,12 @@ class SessionPermits:
         return actor
 
     def may(self, standing: Standing) -> May:
-        """What one of this standing may do here: the rule that every surface goes by.
+        """Return what a person of this standing may do here: the rule of every surface.
 
-        A looser mode answers questions before they are asked, so it takes whoever may answer them;
-        a tighter one, and to revoke a grant of the session, whoever may send messages. What holds
-        for other sessions too, a grant for always, is the owner's alone to make and to revoke."""
+        A looser mode answers questions before they are asked, so only people who may answer them
+        can choose it. Everybody who may send messages can choose a tighter mode, and revoke a grant
+        of the session. A grant for always holds in other sessions too, so only the owner can make
+        and revoke it."""
         settings = self.settings
         approves = standing.covers(settings.answerable_by)
         owns = standing.covers(Standing.OWNER) and settings.grants is not None

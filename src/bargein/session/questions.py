@@ -6,6 +6,7 @@ session that asked decides it. After a restart it stays open in the root (see `d
 
 The message that started a turn may say that nobody will answer (`Message.questions`). Then the
 question is still asked, so that the log shows it, and at once answered or used to end the turn.
+`allow` holds as long as all words of the turn are from one sender.
 """
 
 from itertools import count
@@ -81,6 +82,11 @@ class Questions:
         message = next((each for each in turn.messages if each.questions is not None), None)
         policy = message.questions if message is not None else None
         if message is None or policy is None or policy is QuestionPolicy.WAIT:
+            return
+        if policy is QuestionPolicy.ALLOW and any(
+            each.sender != message.sender for each in turn.messages
+        ):
+            # Nobody approves in advance what somebody else makes of the turn.
             return
         by = answerer(message.sender, policy)
         if policy is QuestionPolicy.ERROR:

@@ -63,6 +63,7 @@ from bargein.contracts.store import (
 from bargein.contracts.tool import CallResult, CallStatus, Effect, LostCalls
 from bargein.errors import BargeinError
 from bargein.session import child_report, snapshot
+from bargein.session.abort import receipt_of
 from bargein.session.actor import Actor, Parts
 from bargein.session.commands import BackgroundOver, ChildOver, End, Settled, Wake
 from bargein.session.journal import TOLD
@@ -370,7 +371,8 @@ def known_of(actor: Actor, turn: "Turn", failure: str) -> Known:
         # The session had left memory before the turn's end could be appended.
         last_told = (event for event in turn.last_events if isinstance(event, TOLD))
         said += [(math.inf, event) for event in last_told]
-    stop = turn.receipt if turn.stopped_on_request else None
+    # A turn that was stopped before it began made no receipt, but who stopped it was given one.
+    stop = (turn.receipt or receipt_of(actor, turn)) if turn.stopped_on_request else None
     return Known(stop, "" if stop is not None else failure, results, tuple(said))
 
 

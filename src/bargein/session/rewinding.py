@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bargein.contracts.checkpoint import Checkpoints, FilesUndone
-from bargein.contracts.event import FilesChanged, FilesRestored, Recorded
+from bargein.contracts.event import FilesChanged, FilesRestored, Recorded, TurnSettled
 from bargein.errors import UserError
 from bargein.session.commands import Hide, Refuse, UndoCalls
 from bargein.session.sending import Busy, TooLate
@@ -40,7 +40,8 @@ class Rewind(StrEnum):
     BOTH = "both"
 
 
-# All of these need a session at rest: no turn runs, and the log tells everything.
+# All of these need a session at rest: no turn runs, and the log tells everything. Those that change
+# something are called without an await after `refuse_if_untold`.
 
 
 async def preview(actor: "Actor", turn: str | None, log: Log, overrule: Sequence[str]) -> Undone:
@@ -61,14 +62,17 @@ async def take_back(
     overrule: Sequence[str],
     by: str,
 ) -> Undone:
-    """Take back these turns. Files first: if that fails, nothing has happened."""
+    """Take back these turns. Files first: if that fails, nothing has happened. If another turn
+    begins meanwhile, it stays, and so do the words of these turns."""
+    count = actor.state.turns
     files = None
     if what is not Rewind.CONVERSATION:
         files = await _undo_files(actor, turns, log, overrule=overrule, by=by)
     told = describe(turns, log, files, offers(actor.parts.toolbox, turns, log))
     if what is Rewind.FILES:
         return told
-    return msgspec.structs.replace(told, note=await _hide(actor, turns, log, files, by))
+    note = await _hide(actor, turns, log, files, count=count, by=by)
+    return msgspec.structs.replace(told, note=note)
 
 
 async def redo(actor: "Actor", log: Log, *, by: str) -> FilesUndone:
@@ -109,12 +113,21 @@ async def undo_calls(
         for offer, to_undo in offered
         if (offer.turn == last if calls is None else offer.call in calls)
     ]
+    refuse_if_untold(actor, log)
     told = actor.post(UndoCalls(tuple(to_undo for _, to_undo in chosen), by))
     running = actor.turn
     answer = await told.wait()
     if isinstance(answer, Refuse) or running is None:
         raise Busy(answer.why if isinstance(answer, Refuse) else "the session is busy")
     return CallsBeingUndone(running.id, tuple(offer for offer, _ in chosen))
+
+
+def refuse_if_untold(actor: "Actor", log: Log) -> None:
+    """Raise `TooLate` if a turn has begun that the log, as it was read, does not tell whole."""
+    last = f"t{actor.state.turns}"
+    ended = any(isinstance(each.event, TurnSettled) and each.event.turn == last for each in log)
+    if actor.turn is not None or (actor.state.turns and not ended):
+        raise TooLate(f"{last} has begun meanwhile; nothing was taken back")
 
 
 def last_turn(log: Log) -> str:
@@ -153,15 +166,24 @@ async def _undo_files(
 
 
 async def _hide(
-    actor: "Actor", turns: Sequence[str], log: Log, files: FilesUndone | None, by: str
+    actor: "Actor",
+    turns: Sequence[str],
+    log: Log,
+    files: FilesUndone | None,
+    *,
+    count: int,
+    by: str,
 ) -> str:
-    """Hide these turns from the model, the last first. Return what the model is told."""
-    count, note, hidden = actor.state.turns, "", set[str]()
+    """Hide these turns from the model, the last first. Return what the model is told. `count` is
+    how many turns the session had when they were chosen: hiding a turn would hide later ones."""
+    note, hidden = "", set[str]()
     while (found := last_visible_turn(log, files, hidden)) is not None and found.turn in turns:
         note = found.note
         answer = await actor.post(Hide(found.turn, count, by, note)).wait()
         if isinstance(answer, Refuse):
-            raise TooLate(answer.why)
+            changed = files is not None and files.span is not None
+            back = "; the files were put back, and a redo takes that back" if changed else ""
+            raise TooLate(f"{answer.why}{back}")
         hidden.add(found.turn)
         if found.turn == turns[0]:
             break

@@ -4,7 +4,8 @@ The turn has settled, so nothing that it started writes any more, and its receip
 Until `RolledBack` is posted the session starts no turn: messages wait, and a stop holds them. The
 state names the turn, so a restart in between does it again. Files that are back already stay then.
 
-It always ends, and never raises: whatever fails is told, and the message starts its turn.
+It always ends, and never raises: a failure is logged and told to the model and the user, and the
+message starts its turn.
 """
 
 import logging
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bargein.calls import words
+from bargein.cancel import Outcome
 from bargein.contracts.checkpoint import CheckpointError, FilesUndone
 from bargein.contracts.event import Event, FilesRolledBack, MessageAccepted, Recorded
 from bargein.contracts.message import Mode
@@ -36,7 +38,18 @@ async def put_files_back(actor: "Actor", turn: str) -> None:
         if actor.gone.is_set:
             return  # the session comes back, and does it then
         if spans and checkpoints is not None:
-            files = await checkpoints.undo(spans)
+            # A restore goes on to its end. When the program ends nobody waits for that beyond the
+            # grace; the next start finishes it.
+            undone: Outcome[FilesUndone] = await actor.owner.run(
+                checkpoints.undo,
+                spans,
+                token=actor.source.token,
+                grace_s=actor.limits.settle_s,
+                name=f"rollback of {turn}",
+            )
+            if actor.gone.is_set:
+                return
+            files = undone.unwrap()
     except CheckpointError as failure:
         _log.warning("the files of %s are not put back: %s", turn, failure)
         error = str(failure)

@@ -592,13 +592,12 @@ class Session(Generic[T]):
 
         The files that its calls changed are put back if snapshots are taken; with `files=True`
         it raises if none are, with `files=False` they stay. A file that somebody else has
-        changed since is kept and named, unless `overrule` names it. What the calls did besides is
-        not undone, and is told, to the model too. `offers` of the answer are the calls that
-        `undo_calls` can undo.
+        changed since is kept and named, unless `overrule` names it. Other effects of the calls
+        stay: the answer and the model's next message name them. `offers` of the answer are the
+        calls that `undo_calls` can undo.
         """
         check_texts(by=by)
-        actor = await self._at_rest(by)
-        log = await self.events()
+        actor, log = await self._at_rest(by)
         turn = rewinding.last_turn(log)
         what = _usual(actor) if files is None else Rewind.BOTH if files else Rewind.CONVERSATION
         return await rewinding.take_back(actor, (turn,), log, what, overrule=overrule, by=by)
@@ -624,8 +623,7 @@ class Session(Generic[T]):
         are taken. A running turn is stopped."""
         check_texts(turn=turn, by=by)
         chosen = None if what is None else choose(Rewind, what)
-        actor = await self._at_rest(by)
-        log = await self.events()
+        actor, log = await self._at_rest(by)
         turns = rewinding.known_turns(turn, log)
         what = chosen or _usual(actor)
         return await rewinding.take_back(actor, turns, log, what, overrule=overrule, by=by)
@@ -634,8 +632,8 @@ class Session(Generic[T]):
         """Take back the last undo of files, as far as nobody has changed them since. The model
         does not see the turn again."""
         check_texts(by=by)
-        actor = await self._at_rest(by)
-        return await rewinding.redo(actor, await self.events(), by=by)
+        actor, log = await self._at_rest(by)
+        return await rewinding.redo(actor, log, by=by)
 
     async def diff(self, turn: str | None = None) -> str:
         """What the calls of a turn changed in files, as `git diff` shows it; of the last turn that
@@ -668,12 +666,16 @@ class Session(Generic[T]):
         await actor.written()
         return actor
 
-    async def _at_rest(self, by: str) -> "Actor":
-        """Stop the running turn, and wait until the log tells all of it."""
+    async def _at_rest(self, by: str) -> "tuple[Actor, list[Recorded]]":
+        """Stop the running turn, wait until the log tells all of it, and read the log. Raise
+        `TooLate` if another turn begins meanwhile."""
         state = await self.state()
         if state.busy or state.restoring:
             await self.interrupt(by=by)
-        return await self._all_told()
+        actor = await self._all_told()
+        log = await self.events()
+        rewinding.refuse_if_untold(actor, log)
+        return actor, log
 
     async def compact(self, *, by: str = "user") -> TurnResult:
         """Summarise the older part of the conversation now, in a separate turn that can be stopped

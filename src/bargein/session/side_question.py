@@ -2,8 +2,8 @@
 
 What holds:
 
-- Nothing else notices: the turn goes on, no message is taken, no tool runs, and neither question
-  nor answer is in the log or in the model's later view. Only the usage is counted, in the session.
+- It has no effect on the session: the turn goes on, no message is taken, no tool runs, and neither
+  question nor answer is in the log or in the model's later view. Only its usage is counted.
 - The copy is the conversation as it is now, with the text that is streaming; calls that run have
   the result "still running".
 - A side question has a bound of time and of tokens, and a session has at most a few at once.
@@ -152,7 +152,8 @@ def _begin(engine: "SessionEngine", actor: "Actor", question_id: str | None) -> 
     running = [run_id for session, run_id in engine.side_runs if session == actor.session_id]
     if len(running) >= SIDE_AT_ONCE_MAX:
         raise UserError(
-            f"{len(running)} side questions are being answered, and no more may be; wait for one"
+            f"{len(running)} side questions are being answered, which is the limit; "
+            "wait for an answer"
         )
     # Never given twice: a late stop for one that is over must not reach another one.
     question_id = question_id or f"b{token_hex(ID_BYTES)}"

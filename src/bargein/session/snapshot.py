@@ -7,6 +7,7 @@ from bargein.contracts.message import Message
 from bargein.contracts.store import SessionHead, SessionUnreadable
 from bargein.contracts.value import Value
 from bargein.session.budget import Accounts
+from bargein.session.rules.inbox import edited
 from bargein.session.state import Lane, Pending, SessionState, WaitingMessage
 
 
@@ -161,9 +162,7 @@ def with_messages(session: str, snapshot: SessionSnapshot, log: list[Recorded]) 
         if isinstance(event, MessageAccepted):
             messages[event.message.id] = event.message
         elif isinstance(event, MessageEdited) and event.message in messages:
-            before = messages[event.message]
-            edited = msgspec.structs.replace(before, content=event.content, allows=None)
-            messages[event.message] = edited
+            messages[event.message] = edited(messages[event.message], event)
     missing = [ref.message for ref in snapshot.waiting if ref.message not in messages]
     if missing:
         raise SessionUnreadable(session, f"the waiting message {missing[0]}")

@@ -308,6 +308,10 @@ class Transcript:
         del self._seqs[begin.messages :]
         del self._compressions[begin.compressions :]
         del self._token_sums[begin.messages + 1 :]
+        # Later turns without words of their own, such as those that undo calls, are not hidden.
+        for turn, later in self._settled_begin_at.items():
+            if later.messages > begin.messages:
+                self._settled_begin_at[turn] = begin
         self._given = None
         self._close_calls()
 

@@ -1,9 +1,9 @@
 """Undoes calls whose effects are not in files, if their tools declare how (`@tool(undo=...)`).
 
-The calls that do it are those of a turn of their own, which runs no model: each is approved, run,
-shown, stopped and reported like any call. They run one after the other, the last call first, and a
-stop leaves out the rest. Files that they change are saved like those of other calls. The model is
-told with the user's next message.
+The undoing calls have a turn of their own, which runs no model. Each of them is approved, run,
+shown, stopped and reported like any call. They run one after the other, the last call first; after
+a stop the rest do not run. Files that they change are saved like those of other calls. The user's
+next message tells the model about it.
 """
 
 from collections.abc import Sequence

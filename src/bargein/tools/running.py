@@ -76,7 +76,7 @@ async def _in_thread(
     caller = loop_caller()
 
     def work() -> Any:
-        # Marked before the token is checked. Whoever leaves the call then either sees the mark, or
+        # Marked before the token is checked. So code that leaves the call either sees the mark, or
         # has cancelled the token in time for the check.
         hold.work_began()
         try:

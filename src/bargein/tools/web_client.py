@@ -18,7 +18,7 @@ from yarl import URL
 
 from bargein.cancel import Token, run_thread, shield
 from bargein.errors import ModelMisbehaved, WorldError
-from bargein.tools.web_address import Network, is_odd_number, is_reachable
+from bargein.net.public_address import Network, is_odd_number, is_reachable
 
 REDIRECTS_MAX = 5
 _LOOKUP_GRACE_S = 0.05

@@ -12,11 +12,11 @@ import msgspec
 from bargein.calls.text import CONTENT_CHARS_MAX
 from bargein.calls.words import text_result
 from bargein.contracts.tool import CallResult, CallStatus, Effect
+from bargein.net.public_address import read_networks
 from bargein.process import CaptureLimits
 from bargein.tools.context import ToolContext
 from bargein.tools.declaration import Tool, tool
 from bargein.tools.tool_environment import ToolEnvironment, child_argv, wait_and_sweep
-from bargein.tools.web_address import read_networks
 from bargein.tools.web_text import decode
 
 if TYPE_CHECKING:

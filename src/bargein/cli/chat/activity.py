@@ -1,5 +1,5 @@
-"""What happens in the session on the screen: its picture, timed by the terminal's own clock, and
-what the terminal remembers beside it.
+"""The state of the session on the screen: its picture, with times of the terminal's own clock, and
+what only the terminal knows.
 
 The drawing and the plain terminal both read this. Pure.
 """
@@ -16,6 +16,8 @@ from bargein.tools.todo import NAME as TODO
 from bargein.tools.todo import TodoItem, todo_of
 from bargein.view import (
     WORDS,
+    CallClosed,
+    CallResulted,
     Change,
     Picture,
     QuestionOpened,
@@ -53,7 +55,7 @@ class Activity:
     """`stopping`: a stop was requested and its end is not on the screen yet. `unanswered`: the
     user's words in a turn that failed or crashed, to ask again. `receipt` is the last receipt
     shown, `failure` the last error. `asides` are the side questions that are being answered.
-    `own_senders`: by these names whoever sits here is known; None if that is not known yet."""
+    `own_senders`: the senders that stand for this terminal's user; None if not known yet."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -64,6 +66,8 @@ class Activity:
     def forget(self) -> None:
         """Starts over for another session."""
         self.picture = Picture(turns_max=TURNS_MAX)
+        self._plans_awaited: set[str] = set()
+        self._after_plans: list[Change] = []
         self.questions: dict[str, QuestionOnScreen] = {}
         self.receipt: Receipt | None = None
         self.stopping = False
@@ -80,11 +84,41 @@ class Activity:
         self.receipt = None
 
     def see(self, event: Watched) -> tuple[Change, ...]:
+        """Returns the changes to show now."""
         changes = self.picture.apply(event, self._now())
         if not isinstance(event, WORDS):
             for change in changes:
                 self._note(change)
-        return changes
+        elif not self._plans_awaited:
+            return changes
+        return tuple(shown for change in changes for shown in self._in_order(change))
+
+    def _in_order(self, change: Change) -> list[Change]:
+        """Holds back what follows a plan until the log, which alone has its items, has caught up
+        with the live events. Otherwise the plan would stand inside the next answer."""
+        match change:
+            case CallClosed(call=call) if call.name == TODO and call.result is None:
+                self._plans_awaited.add(call.id)
+                return [change]
+            case CallResulted(call=call) if call.id in self._plans_awaited:
+                self._plans_awaited.remove(call.id)
+                return [change, *self._caught_up()]
+            case TurnOpened() | TurnClosed():
+                # A store that fails brings no result, and sometimes no end of the turn.
+                self._plans_awaited.clear()
+                return [*self._caught_up(), change]
+            case _ if self._plans_awaited:
+                self._after_plans.append(change)
+                return []
+            case _:
+                return [change]
+
+    def _caught_up(self) -> list[Change]:
+        """Returns what was held back, if no plan is awaited any more."""
+        if self._plans_awaited:
+            return []
+        held_back, self._after_plans = self._after_plans, []
+        return held_back
 
     def _note(self, change: Change) -> None:
         match change:
@@ -111,7 +145,7 @@ class Activity:
         return "\n".join(each.text for each in known if each is not None and not each.is_news)
 
     def author_of(self, sender: str) -> str:
-        """Returns who wrote a message; empty if it was whoever sits here, or nobody knows."""
+        """Returns who wrote a message; empty if this terminal's user did, or if nobody knows."""
         mine = self.own_senders
         return "" if not sender or mine is None or sender in mine else harmless(sender)
 

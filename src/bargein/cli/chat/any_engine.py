@@ -1,4 +1,4 @@
-"""What the terminal needs of an engine beside its sessions.
+"""The interface of an engine for the terminal, besides its sessions.
 
 `bargein.Engine` is one, in this process. `bargein.cli.attached` has the other, for an engine that
 another process runs. The terminal is written once, against this.
@@ -44,7 +44,7 @@ class AnyEngine(Protocol):
 
     @property
     def own_senders(self) -> frozenset[str]:
-        """The senders of messages that are the words of whoever sits at this terminal."""
+        """The senders that stand for the user of this terminal."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What a reopened session shows of its past. Pure.
+"""Shows the past of a session that is reopened. Pure.
 
 It shows the user's own words, not what was added for the model, and each call by what it did and
 how it ended.
@@ -83,9 +83,12 @@ def _imported(picture: Picture, turns: int) -> list[Piece]:
     messages = picture.imported.messages if picture.imported is not None else ()
     pieces: list[Piece] = []
     for message in messages:
-        words = "\n".join(
-            part.text for part in getattr(message, "content", ()) if isinstance(part, Text)
-        )
+        said = [part.text for part in getattr(message, "content", ()) if isinstance(part, Text)]
+        if isinstance(message, UserMessage):
+            while len(said) > 1 and said[0].startswith("[") and said[0].endswith("]"):
+                # The engine told the model this, in front of the user's words.
+                pieces.append(Noted("dim", said.pop(0)))
+        words = "\n".join(said)
         if words and isinstance(message, UserMessage):
             pieces.append(UserSpoke(words))
         elif words and isinstance(message, AssistantMessage):

@@ -413,7 +413,7 @@ async def _grants(talk: Talk, rest: str) -> None:
             raise UserError(f"there is no grant {grant}; /grants lists them")
         for scope in found:
             await session.revoke(grant, scope=scope)
-        talk.face.tell("note", f"{grant} revoked: it is asked about again")
+        talk.face.tell("note", f"{grant} revoked: such calls need approval again")
     elif action in ("", "list"):
         lines = in_lines(await session.grants(), "session")
         lines += in_lines(await session.grants(GrantScope.PROJECT), "always")

@@ -1,4 +1,4 @@
-"""What an edit changed, as coloured lines; and the whole result of a call. Pure."""
+"""Shows the change of an edit as coloured lines, and the whole result of a call. Pure."""
 
 import difflib
 from collections.abc import Iterator

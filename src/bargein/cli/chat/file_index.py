@@ -1,7 +1,7 @@
-"""The files of the folder, for the menu after an `@`: found by any of their letters.
+"""Finds files of the folder for the menu after an `@`, by any of their letters.
 
-The list is read in a thread and kept; the menu uses what is known and has it read again when it is
-some seconds old. In a git repository git lists the files, without running any program that the
+A thread reads the list. The menu uses the list that is there, and has it read again when it is some
+seconds old. In a git repository git lists the files, without running any program that the
 repository's own settings name, and leaves out what it ignores. Elsewhere folders that nobody means
 (`.git`, `node_modules`) are left out.
 """
@@ -18,7 +18,10 @@ FILES_MAX = 50_000
 OLD_S = 5.0
 LIST_S = 5.0
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "target", "venv"})
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
+# Git fetches what a partial clone lacks, with the program that its settings name. Not each version
+# knows both.
+_NO_FETCH = ("env", "GIT_NO_LAZY_FETCH=1", "GIT_ALLOW_PROTOCOL=none")
+_GIT = (*_NO_FETCH, "git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
 
 
 class FileIndex:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bargein.cli.chat.paint import harmless
-from bargein.client.wire import GuestsReply
+from bargein.contracts.guests import SharedView
 from bargein.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def unshare(talk: "Talk", rest: str) -> None:
     talk.face.tell("note", f"not shared any more; out: {who}")
 
 
-def in_words(shared: GuestsReply) -> str:
+def in_words(shared: SharedView) -> str:
     if not shared.address:
         return "this session is not shared; /share invites somebody"
     lines = [f"shared at {shared.address}", f"  SHA-256 {shared.fingerprint}"]

@@ -1,4 +1,4 @@
-"""What the terminal chooses from a menu below the line: sessions and models.
+"""The menu below the line, from which the user chooses a session or a model.
 
 A command alone, such as `/resume`, opens its menu. Typing searches it, the arrows choose, and Enter
 takes the chosen one, or else the first that fits. Pure.

@@ -1,4 +1,4 @@
-"""What became of files that an undo or a rollback put back, in words with a style."""
+"""Describes the files that an undo or a rollback put back or kept, in words with a style."""
 
 from collections.abc import Iterator
 

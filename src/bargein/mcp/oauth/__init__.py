@@ -1,5 +1,5 @@
 """Signing in to MCP servers with OAuth: authorization code with PKCE.
 
-`discovery` finds out where to sign in, `flow` does it and refreshes tokens, `kept` is what is kept
-of it, `authorizer` is what the HTTP transport asks, `loopback` waits for the browser.
+`discovery` finds out where to sign in, `flow` does it and refreshes tokens, `kept` has the data of
+a sign-in, `authorizer` gives tokens to the HTTP transport, `loopback` waits for the browser.
 """

@@ -1,22 +1,28 @@
-"""What the HTTP transport of a server asks: which token to send, and what to do when it is refused.
+"""Decides which token the HTTP transport sends to a server, and what happens if it is refused.
 
-A token that is about to end is refreshed before it is used. After a refusal the user's file is read
-again, because another process may have signed in; then the token is refreshed; then the user is
-asked, if there is a way to (`visit`). Without one the error says how to sign in. One task at a
-time.
+A token that is about to expire is refreshed before it is used. After a refusal the authorizer reads
+the user's file again, because another process may have signed in; then it refreshes the token; then
+it asks the user to sign in, if it has a `visit` for that. Without one its error says how to sign
+in. One task at a time.
 """
 
 import logging
+from typing import Final
 
 import aiohttp
 import anyio
 import msgspec
 
+from bargein.calls.text import one_line
 from bargein.errors import BargeinError, UserError
 from bargein.mcp.oauth.discovery import Challenge, OAuthFailed, read_challenge
 from bargein.mcp.oauth.flow import OAuthFlow, OAuthRefused, Visit
 from bargein.mcp.oauth.kept import KeptToken, TokenKeeper
 from bargein.mcp.server import McpServer
+
+WANTED_CHARS_MAX: Final = 300
+SCOPES_CHARS_MAX: Final = 4000
+"""A server that demands other rights at each call must not fill the user's file."""
 
 _log = logging.getLogger("bargein.mcp")
 
@@ -137,9 +143,11 @@ class Authorizer:
 
     def _remember(self, kept: KeptToken | None, challenge: Challenge) -> KeptToken:
         """Keeps what the server demands, so that the next sign-in asks for it too."""
-        self._wanted = challenge.scope or "other rights"
+        self._wanted = one_line(challenge.scope, WANTED_CHARS_MAX) or "other rights"
         before = kept or KeptToken()
-        scopes = dict.fromkeys([*before.scope.split(), *challenge.scope.split()])
+        scopes = list(dict.fromkeys([*before.scope.split(), *challenge.scope.split()]))
+        while sum(map(len, scopes)) > SCOPES_CHARS_MAX:
+            del scopes[0]
         more = msgspec.structs.replace(before, scope=" ".join(scopes))
         self._keep(more)
         return more

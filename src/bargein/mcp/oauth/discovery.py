@@ -1,9 +1,9 @@
-"""Where to sign in: from a server's challenge to the metadata of its authorization server.
+"""Finds out where to sign in: from a server's challenge to its authorization server's metadata.
 
     401 with a challenge -> the resource's metadata (RFC 9728) -> the server's (RFC 8414)
 
-All of it is written by strangers: what is read is bounded, redirects are not followed, addresses
-are https or on this machine, and the names that must agree are compared as they are written.
+Strangers wrote all of it. So reading is bounded, no redirect is followed, addresses must be https
+or on this machine, and names that have to agree are compared character by character.
 """
 
 import re
@@ -26,7 +26,7 @@ class OAuthFailed(McpError):
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """What a server's 401 or 403 says: RFC 6750 and RFC 9728."""
+    """The challenge in a server's 401 or 403: RFC 6750 and RFC 9728."""
 
     metadata_url: str = ""
     scope: str = ""
@@ -34,15 +34,16 @@ class Challenge(msgspec.Struct, frozen=True):
 
     @property
     def wants_more(self) -> bool:
-        """Whether the token is valid and allows too little."""
+        """Whether the token is valid but allows too little."""
         return self.error == "insufficient_scope"
 
 
+# Without the word boundary a long word would be read again from each of its letters.
+_PARAMETER: Final = re.compile(r'\b([A-Za-z_]+)=(?:"([^"]*)"|([^\s,]+))')
+
+
 def read_challenge(header: str) -> Challenge:
-    found = {
-        name.lower(): quoted or plain
-        for name, quoted, plain in re.findall(r'([A-Za-z_]+)=(?:"([^"]*)"|([^\s,]+))', header)
-    }
+    found = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(header)}
     return Challenge(
         found.get("resource_metadata", ""), found.get("scope", ""), found.get("error", "")
     )
@@ -117,6 +118,7 @@ def _resource_of(name: str, url: str, found: Mapping[str, Any]) -> str:
 async def _metadata(
     http: aiohttp.ClientSession, name: str, issuer: str, url: str, proxy: str | None
 ) -> AuthorizationServer:
+    check_address(name, issuer, url)
     for address in _server_metadata_urls(issuer):
         found = await _get_json(http, name, address, url, proxy)
         if found is None:
@@ -131,7 +133,11 @@ async def _metadata(
             )
         _check(name, server, url)
         return server
-    raise OAuthFailed(name, f"{issuer} has no metadata that say how to sign in")
+    raise OAuthFailed(
+        name,
+        f"{issuer} has no metadata that say how to sign in; check its url, or set "
+        "bearer_token_env_var if you have a token",
+    )
 
 
 def _is_same_issuer(one: str, other: str) -> bool:
@@ -164,6 +170,9 @@ def _check(name: str, server: AuthorizationServer, url: str) -> None:
 def check_address(name: str, address: str, url: str) -> None:
     """Raises `OAuthFailed` unless secrets may be sent there. Plain http is for servers on this
     machine alone: another's metadata must not lead us to what listens here."""
+    if not (address.isascii() and address.isprintable()):
+        # It is shown in the terminal, which obeys control characters.
+        raise OAuthFailed(name, f"{address[:200]!r} has characters that no address has")
     parts = urlsplit(address)
     near = _is_here(address) and _is_here(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and near):
@@ -187,14 +196,18 @@ async def _get_json(
             proxy=proxy,
             timeout=aiohttp.ClientTimeout(total=REQUEST_S),
         ) as answer:
-            if answer.status != 200:
-                return None
-            return read_object(await answer.content.read(BODY_BYTES_MAX))
+            return await read_object(answer) if answer.status == 200 else None
     except _BROKEN:
         return None
 
 
-def read_object(body: bytes) -> dict[str, Any] | None:
+async def read_object(answer: aiohttp.ClientResponse) -> dict[str, Any] | None:
+    """The object in the body of an answer; None if there is none, or it is too long."""
+    body = bytearray()
+    while piece := await answer.content.readany():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            return None
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

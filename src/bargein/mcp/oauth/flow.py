@@ -1,10 +1,10 @@
 """The authorization code flow with PKCE, and the requests to a token endpoint.
 
-    discover -> who are we (a given id, a metadata document, or a registration) -> ask the user in a
-    browser -> check state and issuer -> exchange the code -> keep the token
+    discover -> identify ourselves (a given id, a metadata document, or a registration) -> ask the
+    user in a browser -> check state and issuer -> exchange the code -> keep the token
 
-The browser is the caller's: `Visit` is given the address to open, and returns the address that the
-browser was sent back to.
+The caller provides the browser: a `Visit` opens an address in it and returns the address to which
+the browser was sent back.
 """
 
 import base64
@@ -20,7 +20,6 @@ import msgspec
 
 from bargein.calls.text import one_line
 from bargein.mcp.oauth.discovery import (
-    BODY_BYTES_MAX,
     REQUEST_S,
     AuthorizationServer,
     Challenge,
@@ -32,6 +31,7 @@ from bargein.mcp.oauth.discovery import (
 )
 from bargein.mcp.oauth.kept import KeptToken, RegisteredClient
 from bargein.mcp.server import McpServer
+from bargein.mcp.wire import parse_number
 
 OFFLINE: Final = "offline_access"
 _BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
@@ -127,18 +127,26 @@ class OAuthFlow:
             return False
         return True
 
-    # Who we are
+    # The client that we are to the authorization server
 
     async def _client_for(
         self, at: AuthorizationServer, before: KeptToken | None, redirect: str
     ) -> RegisteredClient:
         server = self._server
+        known = before.client if before is not None else None
         if server.oauth_client_id:
+            if known and known.id == server.oauth_client_id and known.issuer != at.issuer:
+                # Its secret is for the one that gave it.
+                raise OAuthFailed(
+                    self._name,
+                    f"it signs in at {at.issuer} now, and no longer at {known.issuer}, which gave "
+                    f"oauth_client_id; if that is right, run  bargein mcp logout {self._name}  "
+                    "first",
+                )
             method = _method(at, has_secret=True) if self._secret else "none"
             return RegisteredClient(at.issuer, server.oauth_client_id, self._secret, method)
         if server.oauth_client_metadata_url and at.client_id_metadata_document_supported:
             return RegisteredClient(at.issuer, server.oauth_client_metadata_url)
-        known = before.client if before is not None else None
         if known is not None and (known.issuer, known.redirect) == (at.issuer, redirect):
             return known
         return await self._register(at, redirect)
@@ -189,7 +197,7 @@ class OAuthFlow:
                 proxy=self._proxy,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_S),
             ) as answer:
-                found = read_object(await answer.content.read(BODY_BYTES_MAX)) or {}
+                found = await read_object(answer) or {}
                 if answer.status in (200, 201):
                     return found
                 code = str(found.get("error") or f"HTTP {answer.status}")
@@ -202,21 +210,20 @@ class OAuthFlow:
     def _token_in(self, found: Mapping[str, Any], kept: KeptToken) -> KeptToken:
         access = found.get("access_token")
         kind = str(found.get("token_type") or "bearer")
-        if not isinstance(access, str) or not access or kind.lower() != "bearer":
+        if not isinstance(access, str) or not _is_token(access) or kind.lower() != "bearer":
             raise OAuthFailed(self._name, f"{_host(kept.token_endpoint)} gave no bearer token")
-        lasts_s = found.get("expires_in")
-        usable = isinstance(lasts_s, int | float) and not isinstance(lasts_s, bool)
+        lasts_s = parse_number(found.get("expires_in"))
         return msgspec.structs.replace(
             kept,
             access=access,
             refresh=str(found.get("refresh_token") or kept.refresh),
-            expires_at=time.time() + float(lasts_s) if usable and lasts_s is not None else 0.0,
+            expires_at=time.time() + lasts_s if lasts_s is not None else 0.0,
         )
 
 
 def client_metadata(redirect: str, method: str = "none") -> dict[str, Any]:
-    """What we say of ourselves when we register; also what a metadata document contains, beside its
-    own address as `client_id`."""
+    """The description of ourselves for a registration. A metadata document contains the same, and
+    its own address as `client_id`."""
     return {
         "client_name": "Bargein",
         "redirect_uris": [redirect],
@@ -228,7 +235,7 @@ def client_metadata(redirect: str, method: str = "none") -> dict[str, Any]:
 
 
 def _method(at: AuthorizationServer, *, has_secret: bool = False) -> str:
-    """How we show who we are, of what the server takes. Without a secret there is none to lose."""
+    """Choose how we authenticate, among the methods that the server accepts."""
     offered = at.token_endpoint_auth_methods_supported
     if offered is None:
         return "client_secret_basic"
@@ -270,6 +277,11 @@ def _code_in(name: str, came: str, state: str, at: AuthorizationServer) -> str:
 def _s256(verifier: str) -> str:
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _is_token(text: str) -> bool:
+    """Whether it can go into a header."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 def _host(address: str) -> str:

@@ -1,4 +1,4 @@
-"""What is kept of a sign-in. Plain data; the file that it is kept in is `runtime.mcp_tokens`."""
+"""The data of a sign-in that is stored. Plain data; `runtime.mcp_tokens` has the file."""
 
 import time
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ EARLY_S: Final = 30.0
 
 
 class RegisteredClient(msgspec.Struct, frozen=True):
-    """Who we are to one authorization server. `method` is how the secret is sent."""
+    """The client that we are to one authorization server. `method` is how the secret is sent."""
 
     issuer: str
     id: str

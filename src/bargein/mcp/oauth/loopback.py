@@ -1,8 +1,8 @@
-"""The browser of the person who signs in, and the port of ours that it comes back to.
+"""Opens the browser for a sign-in, and listens on a port of this machine for its return.
 
-The address is always written to the terminal, and the browser is opened where there is one. If the
-browser is on another machine, its last address can be pasted into the terminal instead. Only an
-answer with the state of this sign-in counts; everything else is refused and waited on.
+The terminal always shows the address, and a browser is opened if there is one. A person whose
+browser is on another machine can paste its last address into the terminal. Only an answer with the
+state of this sign-in counts; any other is refused, and the waiting goes on.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""LocalNotices: what a local model tells the user while something takes time, or needs attention.
+"""Notices of a local model for the user: something takes time, or needs attention.
 
 A notice is for people: `str(notice)` is the sentence to show. It decides nothing. The listener is
 called on the loop and must be quick; it is dropped if it raises.

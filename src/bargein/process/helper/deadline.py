@@ -11,7 +11,7 @@ _LOOK_S_MAX: Final = 5.0
 
 
 def write(memory: mmap.mmap, at: float) -> None:
-    """One aligned store: whoever reads meanwhile sees the old time or the new one."""
+    """One aligned store: a concurrent reader sees the old time or the new one."""
     view = memoryview(memory).cast("d")
     view[0] = at
     view.release()

@@ -181,6 +181,8 @@ def open_without_links(path: str) -> int:
 
 class _LandlockPath(ctypes.Structure):
     _pack_ = 1
+    # The layout that `_pack_` implies. Python 3.14 warns if it is not named.
+    _layout_ = "ms"
     _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 

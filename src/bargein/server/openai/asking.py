@@ -25,7 +25,7 @@ from bargein.server.gateway import Gateway, Opened
 from bargein.server.keys import check_key
 from bargein.server.openai.following import Listener, take_back
 from bargein.server.openai.history import Conversation
-from bargein.server.openai.outlet import GONE, Outlet
+from bargein.server.openai.outlet import GONE, FieldProblem, Outlet
 from bargein.server.operation import ApiRequest
 from bargein.server.problems import Code, Problem, as_problem
 from bargein.server.protocol import abort_of
@@ -128,6 +128,7 @@ class OpenAiEndpoint:
     ) -> Sent:
         """Sends the message, after the history if the session is still empty. It may be empty
         though it was made before, if the first request with this key has not come so far."""
+        self._check_questions(principal, session, ask.questions)
         conversation = ask.conversation
         if conversation.history or conversation.instructions:
             actor = await self.gateway.engine.actor(session.id)
@@ -150,6 +151,20 @@ class OpenAiEndpoint:
         if ask.questions is QuestionPolicy.ALLOW:
             outlet.detail = "every call that needs approval runs: questions = allow"
         return sent
+
+    def _check_questions(
+        self, principal: Principal, session: Session, policy: QuestionPolicy
+    ) -> None:
+        """Allowing every call of a turn approves it, also where that is the server's setting."""
+        root = session.id.partition("/")[0]
+        if policy is QuestionPolicy.ALLOW and self.gateway.access.is_guest(principal, root):
+            raise FieldProblem(
+                Code.FORBIDDEN,
+                "metadata.questions",
+                f"{principal.name} may read and talk here, and approves nothing; say error, refuse "
+                "or wait",
+                value=str(policy),
+            )
 
     async def converse(
         self,

@@ -11,6 +11,7 @@ from bargein.contracts.event import (
     TurnStarted,
     UndoingCall,
 )
+from bargein.contracts.message import Message, QuestionPolicy
 from bargein.session.commands import (
     Compact,
     Continue,
@@ -72,14 +73,22 @@ def continue_busy(state: SessionState, command: Continue) -> Decision:
 def edit_message(state: SessionState, edit: Edit) -> Decision:
     if find_waiting(state, edit.message) is None:
         return state, (message_gone(edit.message),)
+    event = MessageEdited(edit.message, edit.content, edit.by)
     waiting = tuple(
-        WaitingMessage(change(each.message, content=edit.content, allows=None), each.lane)
+        WaitingMessage(edited(each.message, event), each.lane)
         if each.message.id == edit.message
         else each
         for each in state.waiting
     )
-    event = MessageEdited(edit.message, edit.content, edit.by)
     return change(state, waiting=waiting), (Log((event,)), Done())
+
+
+def edited(message: Message, edit: MessageEdited) -> Message:
+    """Returns the message with its new content. What its sender has approved with the old words is
+    not approved any more; somebody else's words are not approved in advance either."""
+    allows_all = message.questions is QuestionPolicy.ALLOW
+    questions = None if allows_all and edit.by != message.sender else message.questions
+    return change(message, content=edit.content, allows=None, questions=questions)
 
 
 def move_message(state: SessionState, move: Move) -> Decision:

@@ -4,8 +4,8 @@ A commit that does not fit (a stale epoch, another end of the log, a key that is
 and does not fail the others; `why_refused` then says why. What holds:
 
 - A commit is fenced by the epoch and the owner of its root. Each claim raises the epoch, so the
-  owner says nothing more, but after a failover to an asynchronous standby: that has forgotten the
-  last claims, and gives their epochs again.
+  owner matters only after a failover to an asynchronous standby, which has lost the last claims and
+  gives out their epochs again.
 - A root's commit is fenced by its own row: PostgreSQL reads the row that it updates again after it
   waited for another transaction, so the epoch is that of the last claim.
 - A commit of a session under a root is fenced by the root's row, which the statement holds with

@@ -1,9 +1,9 @@
 """The rules of a lease, without a clock or a database of its own.
 
 A node renews its lease every `renew_s`, for `lasts_s`. PostgreSQL's clock alone says when a lease
-is over. The node itself stops earlier: `fence_s` after it *sent* its last good renewal. Whatever
-happens to the answer, the server has then at least `lasts_s - fence_s` to go before it lets others
-take the node's sessions.
+is over. The node itself stops earlier: `fence_s` after it *sent* its last successful renewal. So
+even if the answer is late, at least `lasts_s - fence_s` pass before the server lets other nodes
+take this node's sessions.
 """
 
 from bargein.contracts.value import Value

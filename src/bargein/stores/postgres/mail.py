@@ -8,9 +8,9 @@ A letter has a key. The same key from the same sender is the same letter, also i
 twice. A letter stays until its recipient has dealt with it. `answers` names the letter that it is
 an answer to.
 
-No statement about letters waits for the disk or for a standby: that is most of the time that a
-letter takes. If PostgreSQL crashes at that moment a letter may be lost, or may come again. Who asks
-posts again until there is an answer, and a key is acted on once.
+No statement about letters waits for the disk or for a standby, because that wait would be most of
+the time that a letter takes. If PostgreSQL crashes at that moment a letter may be lost, or may come
+again. So a sender posts again until there is an answer, and the recipient acts on a key once.
 """
 
 import asyncio

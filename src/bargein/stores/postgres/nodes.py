@@ -90,7 +90,7 @@ LIVING = "SELECT id FROM bargein.nodes WHERE NOT dead"
 
 
 async def bury_and_list_living(connection: Connection) -> frozenset[str]:
-    """Declare dead whoever's lease is over. Returns the names of the others."""
+    """Declare every node dead whose lease is over. Returns the names of the others."""
     await connection.execute(BURY_ALL)
     return frozenset(node for (node,) in await connection.fetch(LIVING))
 

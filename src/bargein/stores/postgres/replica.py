@@ -1,9 +1,9 @@
 """A standby that answers lists and searches, so that the primary need not.
 
-What it says may be a moment old, and never older than `BEHIND_S_MAX`: the standby also has the row
-of this node's lease, which the node renews all the time. If that row is older than the last
-renewal by more, if the standby does not answer within a bound, or if this store is no node, then
-the primary answers, and the standby is left alone for a while.
+Its answers may be a moment old, but at most `BEHIND_S_MAX`. The row of this node's lease shows how
+far it is behind, because the node renews that row all the time. The primary answers instead, and
+the standby is not asked for a while, if it is further behind, if it does not answer within a bound,
+or if this store is not a node.
 """
 
 import time

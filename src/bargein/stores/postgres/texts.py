@@ -1,4 +1,4 @@
-"""Texts as PostgreSQL can keep them: any text but the null character.
+"""Encodes texts for PostgreSQL, which cannot store the null character.
 
 A null becomes a substitute character and a digit, and so does the substitute character itself.
 Every other text is kept as it is.

@@ -1,13 +1,14 @@
-"""Whether the database takes writes now: one that is committed, and room for more on its disk.
+"""Checks whether the database takes writes now: it commits a row and looks for room on the disk.
 
 What holds:
 
-- The write is a real one: it sees a database that is read-only, a log that cannot be written, and a
-  standby that confirms nothing.
-- The room is asked for as a temporary file of `ROOM_BYTES`. A small write may find place in a table
-  on a full disk too, and then says nothing about the next one.
-- A good look counts for `KEPT_S`. There is one look at a time, on a connection of its own, and all
-  who ask meanwhile get its outcome: a database that hangs is asked once, and holds up nothing else.
+- The write is real, so it fails if the database is read-only, if its log cannot be written, or if a
+  standby does not confirm.
+- The check for room writes a temporary file of `ROOM_BYTES`. A small write alone proves little: it
+  may still fit into a table on a full disk.
+- A successful check counts for `KEPT_S`. One check runs at a time, on a connection of its own, and
+  all who ask meanwhile get its outcome. So a database that hangs is asked once and delays no other
+  work.
 - A caller that is cancelled only stops waiting.
 """
 
@@ -67,7 +68,7 @@ class WriteProbe:
             return
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look())
-            # Whoever asked may have been cancelled, and then nobody asks for the error.
+            # If every caller was cancelled, nobody else would retrieve the error.
             self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())
         await asyncio.shield(self._looking)
 

@@ -51,7 +51,7 @@ class SmallFile:
             raise explain(error, path) from error
 
     def run(self, work: Work[T]) -> Single[T]:
-        """Ask for it; whoever wants it durable awaits the job."""
+        """Queue the work. Await the returned job to know that it is durable."""
         if self._closed:
             raise closed(self.path)
         job = Single(work)
@@ -119,7 +119,7 @@ def _apply(step: AnyStep, connection: sqlite3.Connection) -> None:
         step.value = step.work(connection)
     except sqlite3.OperationalError:
         raise  # the disk's: it is so for all
-    except Exception as error:  # boundary: whoever asked for it is told; the others are served
+    except Exception as error:  # boundary: its caller gets the error; the others are served
         step.error = error
         connection.execute("ROLLBACK TO step")
     connection.execute("RELEASE step")

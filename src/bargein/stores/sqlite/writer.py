@@ -66,7 +66,8 @@ def _is_about_the_file(error: Exception) -> bool:
 
 class _LargeJob:
     """A job whose long values are written first, and the jobs that wait for it because they
-    concern the same sessions. `values` is None before its turn."""
+    concern the same sessions: its own, or those of another that waits. `values` is None before its
+    turn."""
 
     def __init__(self, job: Job) -> None:
         self.jobs = [job]
@@ -155,6 +156,7 @@ class Writer(Worker):
                 self._large.append(_LargeJob(job))
             elif before:
                 before[-1].jobs.append(job)
+                before[-1].sessions |= sessions
             else:
                 now.append(job)
         return now

@@ -1,8 +1,8 @@
-"""What a check needs of a chat platform, and a platform in memory that does it.
+"""The interface of a chat platform under test, and a platform in memory that has it.
 
-`FakePlatform` behaves like the difficult ones: it delivers at least once, until its cursor is
-moved, again and in another order if a check says so; it refuses calls above its rate; a connection
-may break after a message was taken.
+`FakePlatform` behaves like the difficult ones: it delivers an update at least once, until the
+cursor has moved, and on command again and in another order; it refuses calls above its rate; a
+connection may break after a message was taken.
 """
 
 from collections.abc import Sequence

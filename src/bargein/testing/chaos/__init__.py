@@ -10,10 +10,10 @@ histories, the logs, and a journal of effects that is kept outside the database.
     database.py      the primary and its standby; pooler.py: PgBouncer
     relay.py         connections that are reset, silent, or deaf in one direction
     node.py          a node's program; node_process.py: the same as the run sees it
-    clients.py       clients, and what they were told
-    faults.py        what is broken, one thing after the other
+    clients.py       clients, and the answers that they got
+    faults.py        the faults, one after the other
     checker.py       what must be true afterwards
-    run.py           the whole of it
+    run.py           the whole run
 
 `./dev chaos --faults 500 --seed 7` runs it; `tests/chaos` runs a slice.
 """

@@ -1,4 +1,4 @@
-"""Clients of a run, and what they were told."""
+"""The clients of a run, and a record of the answers that they got."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A TCP relay that can be told to lose, delay or refuse."""
+"""A TCP relay that loses, delays or refuses connections on command."""
 
 import asyncio
 from contextlib import suppress

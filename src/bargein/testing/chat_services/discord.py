@@ -1,5 +1,6 @@
 """Discord's gateway and HTTP API, as https://docs.discord.com/developers describes them."""
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -30,8 +31,8 @@ class DiscordRefusal(Exception):
 
 
 class FakeDiscord(ChatService):
-    """The gateway delivers to whoever is connected, and forgets it. It asks for a heartbeat to
-    learn how far the bot has come."""
+    """The gateway delivers to the connected bot. It keeps what it has delivered in a session, for a
+    bot that resumes it. It asks for a heartbeat to learn how far the bot has come."""
 
     name = "discord"
     alice = Person("11", "Alice")
@@ -49,7 +50,16 @@ class FakeDiscord(ChatService):
         self.closes_with = 0
         self._log: dict[str, list[Json]] = {}
         self._dispatched: list[tuple[str, Json]] = []
+        self.calls_per_s = 10_000.0
+        self.identified = 0
+        self.connections = 0
+        self.refused = 0
+        self.limit_is_global = False
+        self.starts_left = 1000
         self._socket: web.WebSocketResponse | None = None
+        self._transport: asyncio.Transport | None = None
+        self._session = ""
+        self._sent: list[Json] = []
         self._unsent: list[tuple[str, Json]] = []
         self._more = anyio.Event()
         self._connected = anyio.Event()
@@ -59,7 +69,13 @@ class FakeDiscord(ChatService):
         self._nonces: dict[str, str] = {}
 
     def open_channel(self) -> DiscordChannel:
-        return DiscordChannel(self.name, TOKEN, api=f"{self.address}/api", rate=self.rate)
+        return DiscordChannel(
+            self.name,
+            TOKEN,
+            api=f"{self.address}/api",
+            rate=self.rate,
+            calls_per_s=self.calls_per_s,
+        )
 
     async def chats(self, count: int) -> list[ChatAddress]:
         return [ChatAddress(str(50_000 + number)) for number in range(min(count, self.chats_max))]
@@ -140,8 +156,6 @@ class FakeDiscord(ChatService):
         self._enqueue(kind, event)
 
     def _enqueue(self, kind: str, event: Json) -> None:
-        if self._socket is None and not self.held:
-            return  # nobody is there, and nothing is kept
         self._unsent.append((kind, event))
         self._more.set()
 
@@ -164,16 +178,26 @@ class FakeDiscord(ChatService):
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         await socket.send_json({"op": 10, "d": {"heartbeat_interval": 41250}})
-        identity = (await socket.receive_json())["d"]
-        if identity["token"] != TOKEN:
+        told = await socket.receive_json()
+        if told["d"]["token"] != TOKEN:
             await socket.close(code=4004, message=b"Authentication failed.")
             return socket
         if self.closes_with:
             await socket.close(code=self.closes_with)
             return socket
-        self._seq, self._reached, self._socket = 0, -1, socket
-        self._unsent = []
-        await self._dispatch(socket, "READY", {"v": 10, "user": {"id": BOT}, "session_id": "s"})
+        if told["op"] == 6 and told["d"]["session_id"] != self._session:
+            await socket.send_json({"op": 9, "d": False})
+            await socket.close()
+            return socket
+        self.connections += 1
+        self._socket, self._transport = socket, request.transport
+        if told["op"] == 6:
+            self._reached = told["d"]["seq"]
+            for payload in [each for each in self._sent if each["s"] > self._reached]:
+                await socket.send_json(payload)
+            await self._dispatch(socket, "RESUMED", {})
+        else:
+            await self._begin(socket)
         self._connected.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -189,6 +213,30 @@ class FakeDiscord(ChatService):
                 self._connected = anyio.Event()
         return socket
 
+    async def _begin(self, socket: web.WebSocketResponse) -> None:
+        self.identified += 1
+        self._session = f"session{self.identified}"
+        self._seq, self._reached = 0, -1
+        # Nobody was there, and nothing is kept.
+        self._unsent, self._sent = [], []
+        ready = {"v": 10, "user": {"id": BOT}, "session_id": self._session}
+        address = f"{self.address.replace('http', 'ws', 1)}/gateway"
+        await self._dispatch(socket, "READY", {**ready, "resume_gateway_url": address})
+
+    async def ask_to_reconnect(self) -> None:
+        """As Discord does now and then."""
+        assert self._socket is not None
+        await self._socket.send_json({"op": 7, "d": None})
+
+    def drop(self) -> None:
+        """The connection breaks. What was sent on it may not have arrived."""
+        assert self._transport is not None
+        self._transport.abort()
+
+    def forget_session(self) -> None:
+        """Nothing can be resumed any more."""
+        self._session = ""
+
     async def _deliver(self, socket: web.WebSocketResponse) -> None:
         while True:
             while self.held or not self._unsent:
@@ -199,7 +247,9 @@ class FakeDiscord(ChatService):
 
     async def _dispatch(self, socket: web.WebSocketResponse, kind: str, event: Json) -> None:
         self._seq += 1
-        await socket.send_json({"op": 0, "t": kind, "s": self._seq, "d": event})
+        payload = {"op": 0, "t": kind, "s": self._seq, "d": event}
+        self._sent.append(payload)
+        await socket.send_json(payload)
 
     # The HTTP API
 
@@ -226,7 +276,11 @@ class FakeDiscord(ChatService):
                 self.commands = body
                 return body
             case "GET", ["gateway", "bot"]:
-                return {"url": f"{self.address.replace('http', 'ws', 1)}/gateway"}
+                starts = {"total": 1000, "remaining": self.starts_left, "reset_after": 1000}
+                address = f"{self.address.replace('http', 'ws', 1)}/gateway"
+                return {"url": address, "session_start_limit": starts}
+            case "GET", ["channels", "404"]:
+                raise DiscordRefusal(404, 10003, "Unknown Channel")
             case "GET", ["channels", channel]:
                 is_thread = channel == self.thread.thread
                 about = {"type": 11, "parent_id": self.thread.id} if is_thread else {"type": 0}
@@ -278,7 +332,9 @@ class FakeDiscord(ChatService):
         place = place_of(self.thread.id, channel) if is_thread else place_of(channel)
         wait_s = self.wait_s(what, place)
         if wait_s > 0:
-            raise DiscordRefusal(429, 0, "You are being rate limited.", retry_after=wait_s)
+            self.refused += 1
+            told: Json = {"retry_after": wait_s, "global": self.limit_is_global}
+            raise DiscordRefusal(429, 0, "You are being rate limited.", **told)
         return place
 
 

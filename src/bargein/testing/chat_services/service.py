@@ -1,6 +1,6 @@
 """What the services share: a server on loopback, what the bot has said, and how they fail."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +28,7 @@ class ChatService:
         self.held = False
         self.calls: list[tuple[float, str, str]] = []
         self._messages: dict[str, list[BotMessage]] = defaultdict(list)
+        self._recent: dict[str, deque[float]] = defaultdict(deque)
         self._limited_until = 0.0
         self._breaks = 0
         self._hangs = 0
@@ -96,10 +97,12 @@ class ChatService:
         if now < self._limited_until:
             return self._limited_until - now
         window_s = self.rate.burst / self.rate.per_s
-        recent = [at for at, _, where in self.calls[-2000:] if where == place]
-        recent = [at for at in recent if at > now - window_s]
+        recent = self._recent[place]
+        while recent and recent[0] <= now - window_s:
+            recent.popleft()
         if len(recent) > 2 * self.rate.burst:
             return window_s
+        recent.append(now)
         self.calls.append((now, what, place))
         return 0.0
 

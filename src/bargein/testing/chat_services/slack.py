@@ -21,6 +21,7 @@ TEXT_MAX = 12_000
 LABEL_MAX = 75
 SECTION_MAX = 3000
 ROOT = "1700000000.000001"
+READS = ("users.info",)
 
 
 class SlackRefusal(Exception):
@@ -48,6 +49,8 @@ class FakeSlack(ChatService):
         self.streaming: set[str] = set()
         self.streamed: list[str] = []
         self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        """The methods that the bot has called."""
         self._events: list[dict[str, Any]] = []
         self._unacknowledged: dict[str, dict[str, Any]] = {}
         self._sockets: list[web.WebSocketResponse] = []
@@ -147,6 +150,7 @@ class FakeSlack(ChatService):
     def routes(self) -> list[web.RouteDef]:
         return [
             web.post("/api/{method}", self._call),
+            web.get("/api/{method}", self._call),
             web.get("/socket", self._socket),
             web.get("/files/{name}", self._file),
         ]
@@ -182,6 +186,9 @@ class FakeSlack(ChatService):
     async def _call(self, request: web.Request) -> web.StreamResponse:
         method = request.match_info["method"]
         given: dict[str, Any] = await request.json() if request.can_read_body else {}
+        if method in READS:
+            given = dict(request.query)  # it takes no JSON
+        self.asked.append(method)
         wanted = APP_TOKEN if method == "apps.connections.open" else TOKEN
         if request.headers.get("Authorization") != f"Bearer {wanted}":
             return web.json_response({"ok": False, "error": "invalid_auth"})
@@ -209,7 +216,9 @@ class FakeSlack(ChatService):
             case "users.info":
                 people = (self.alice, self.bob, self.stranger)
                 names = {person.id: person.name for person in people}
-                return {"user": {"real_name": names.get(given["user"], given["user"])}}
+                if given.get("user") not in names:
+                    raise SlackRefusal("user_not_found")
+                return {"user": {"real_name": names[given["user"]]}}
             case "chat.postMessage":
                 text, labels = _content(given)
                 return {"ts": self.show(place, self._ts(), text, labels).id}
@@ -270,6 +279,8 @@ def _content(given: Mapping[str, Any]) -> tuple[str, list[str]]:
     sections = [each["text"] for each in blocks if each["type"] == "section"]
     if any(each["type"] != "plain_text" or len(each["text"]) > SECTION_MAX for each in sections):
         raise SlackRefusal("invalid_blocks")
+    if "<" in given.get("text", ""):
+        raise SlackRefusal("invalid_text")  # Slack would call people
     text = "".join(each["text"] for each in blocks if each["type"] == "markdown")
     text += "".join(each["text"] for each in sections)
     if not text:

@@ -53,6 +53,8 @@ class FakeTelegram(ChatService):
         self._poll = 0
         self._number = 1000
         self._buttons: dict[str, tuple[Button, ...]] = {}
+        self._moved: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
 
     def open_channel(self) -> TelegramChannel:
         return TelegramChannel(
@@ -137,11 +139,30 @@ class FakeTelegram(ChatService):
         self._number += 1
         return self._number
 
+    async def migrate(self, chat: ChatAddress, new: str, *, told: bool = True) -> ChatAddress:
+        """A group becomes a supergroup: another number, and its messages are counted anew. With
+        `told` both chats have a message that says so."""
+        supergroup = ChatAddress(new, ChatKind.GROUP, chat.thread)
+        self._moved[chat.id] = new
+        self._counts[new] = 0
+        if told:
+            before = self._message(chat, self.alice, "")
+            self._happened({"message": {**before, "migrate_to_chat_id": int(new)}})
+            after = self._message(supergroup, self.alice, "")
+            self._happened({"message": {**after, "migrate_from_chat_id": int(chat.id)}})
+        return supergroup
+
+    def _number_in(self, chat: str) -> int:
+        if chat not in self._counts:
+            return self._next()
+        self._counts[chat] += 1
+        return self._counts[chat]
+
     def _message(
         self, chat: ChatAddress, person: Person, text: str, id_: int | None = None
     ) -> dict[str, Any]:
         message: dict[str, Any] = {
-            "message_id": id_ or self._next(),
+            "message_id": id_ or self._number_in(chat.id),
             "date": 1_700_000_000,
             "chat": _chat(chat),
             "from": _user(person),
@@ -250,16 +271,18 @@ class FakeTelegram(ChatService):
         place = self._admitted("sendMessage", given)
         text = _checked_text(given)
         labels = _checked_labels(given)
-        id_ = str(self._next())
+        id_ = str(self._number_in(given["chat_id"]))
         self.show(place, id_, text, labels)
         self._buttons[id_] = self._messages[place][-1].buttons
         return self._as_message(given, id_, text)
 
     async def _edit_message_text(self, given: Mapping[str, str]) -> Any:
-        place = self._admitted("editMessageText", given)
+        self._admitted("editMessageText", given)
         text = _checked_text(given)
         labels = _checked_labels(given)
-        found = next((each for each in self.messages() if each.id == given.get("message_id")), None)
+        places = [each for each in self._messages if each.startswith(f"{given['chat_id']}/")]
+        tried = (self.message(place, str(given["message_id"])) for place in places)
+        found = next(filter(None, tried), None)
         if found is None:
             raise Refusal(400, "Bad Request: message to edit not found")
         if (found.text, [each.label for each in found.buttons]) == (text, labels):
@@ -269,7 +292,6 @@ class FakeTelegram(ChatService):
                 "reply markup are exactly the same as a current content and reply markup of the "
                 "message",
             )
-        del place
         found.text = text
         found.texts.append(text)
         found.buttons = tuple(each for each in found.buttons if each.label in labels)
@@ -302,6 +324,12 @@ class FakeTelegram(ChatService):
         return {"file_id": file, "file_unique_id": file, "file_size": size, "file_path": file}
 
     def _admitted(self, what: str, given: Mapping[str, str]) -> str:
+        if given["chat_id"] in self._moved:
+            raise Refusal(
+                400,
+                "Bad Request: group chat was upgraded to a supergroup chat",
+                migrate_to_chat_id=int(self._moved[given["chat_id"]]),
+            )
         place = place_of(given["chat_id"], given.get("message_thread_id", ""))
         wait_s = self.wait_s(what, place)
         if wait_s > 0:

@@ -58,6 +58,7 @@ class RequestedStop:
     turn: str | None
     began_at: float
     in_memory: bool
+    life: int
     open_calls: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
     background: tuple[str, ...] = ()
@@ -381,6 +382,9 @@ class Record:
         for work in self.work_of(stopping.session, receipt.target):
             if work.call_id in stopping.given_up:
                 # A stop of that call alone has already reported it.
+                continue
+            if work.life > stopping.life and not receipt.stored:
+                # The turn of a later owner, which got the id of one that could not be stored here.
                 continue
             status = listed.get(work.call_id) if work.call_id else names.get(work.name)
             if work.open and status is not CallStatus.ABANDONED and work.call_id not in detached:

@@ -97,6 +97,7 @@ class Stops:
             turn,
             self._world.now(),
             in_memory=actor is not None,
+            life=self._life.number,
             open_calls=tuple(
                 w.call_id for w in open_work if w.call_id not in ("", *detached, *told)
             ),

@@ -9,7 +9,7 @@ import anyio
 
 from bargein.contracts.event import MessageEdited, Recorded, SessionTitled
 from bargein.contracts.message import Attachment, Disposition
-from bargein.contracts.store import StaleEpoch, StoreFailed
+from bargein.contracts.store import OwnedElsewhere, StaleEpoch, StoreFailed
 from bargein.contracts.tool import Approval
 from bargein.errors import BargeinError, UserError
 from bargein.session.journal import JournalBroken
@@ -23,7 +23,7 @@ from bargein.testing.simulation.stops import Stops, choose
 if TYPE_CHECKING:
     from bargein.testing.simulation.world import World
 
-OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch)
+OF_THE_STORE = (JournalBroken, StoreFailed, StaleEpoch, OwnedElsewhere)
 
 
 class User:
@@ -170,7 +170,7 @@ class Deed(Stops):
             self._record.blame(10, f"{sent.message} {sent.disposition}, log: {accepted}")
 
     async def _result(self, sent: Sent) -> None:
-        """Law 3: whoever waits learns how the turn ended that took the message."""
+        """Law 3: a caller that waits gets the result of the turn that took the message."""
         try:
             result = await sent.result()
         except TurnFailed:
@@ -247,7 +247,7 @@ class Deed(Stops):
             await session.answer(question, text, by=self._user.name)
 
     async def compact(self, action: plans.CompactSession) -> None:
-        """Law 3: whoever asked for it learns how the turn ended that did nothing else."""
+        """Law 3: the caller gets the result of the turn that did nothing but compact."""
         session = await self._open()
         try:
             result = await session.compact(by=self._user.name)

@@ -1,5 +1,5 @@
-"""Commits with much in them. A store may write others first, and cut them into parts: nobody can
-tell."""
+"""Large commits. A store may write others first and cut them into parts; callers see no
+difference."""
 
 import anyio
 import anyio.lowlevel

@@ -1,4 +1,4 @@
-"""What the checks are made of: a store to check, a scene with it in it, and the next commit."""
+"""The building blocks of the checks: a store to check, a scene around it, and the next commit."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

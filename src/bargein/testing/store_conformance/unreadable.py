@@ -45,7 +45,7 @@ async def of_newer(store: Store, session: str) -> None:
 
 
 async def is_named(store: Store, session: str, seq: int, last: int) -> None:
-    """Whoever reads event `seq` gets its name; what is before and after it is read."""
+    """Reading event `seq` raises an error that names it; events before and after it can be read."""
     for attempt in ({}, {"after": seq - 1}, {"after": seq - 1, "limit": 1}, {"bytes_max": 2**20}):
         error = await refused(SessionUnreadable, store.events(session, **attempt), str(attempt))
         equal((error.session, error.seq), (session, seq), str(attempt))

@@ -29,6 +29,9 @@ import { ApiProblem } from "./wire/problem.js";
 import { codeInAddress, token, tokenInAddress } from "./wire/token.js";
 
 const LIST_MS = 4_000;
+const PUT_OUT =
+  "This chat is not shared with you any more. Ask for a new address: /share makes one in the " +
+  "terminal.";
 const AGAIN_MS = 1_500;
 
 const byId = (id) => document.getElementById(id);
@@ -199,7 +202,7 @@ async function begin() {
     if (me !== null) enter(token.get(), me.principal);
     known = true;
     store.set({ me, listProblem: null });
-    if (me === null) gate.tell(note);
+    if (me === null) gate.tell(note || (token.isGuests() ? putOut() : ""));
     else if (note) toast(note);
     note = "";
     if (me !== null) await actions.listSessions();
@@ -211,9 +214,15 @@ async function begin() {
     }
     known = true;
     store.set({ me: null });
-    gate.tell(note || problem.message);
+    gate.tell(note || (token.isGuests() ? putOut() : problem.message));
     note = "";
   }
+}
+
+// The next invitation makes another guest, who gets none of this.
+function putOut() {
+  const unsent = store.get().outbox.map(({ text }) => text);
+  return unsent.length ? `${PUT_OUT} Not sent: ${unsent.join(" · ")}` : PUT_OUT;
 }
 
 // Becomes a guest of a shared chat, and shows that chat. The code in the address works once.
@@ -224,6 +233,7 @@ async function takeInvitation() {
     const joined = await api.join(code);
     invited = null;
     token.keep(joined.token, joined.principal);
+    token.noteGuest();
     history.replaceState(null, "", hashOf(joined.session));
   } catch (problem) {
     if (problem.passes || !(problem instanceof ApiProblem)) throw problem;

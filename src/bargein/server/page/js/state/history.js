@@ -13,6 +13,21 @@ function imported(state, { messages }) {
 
 function shown({ type, content = [] }, key) {
   if (type === "tool") return [];
+  const told = type === "user" ? notesIn(content) : 0;
+  const notes = content
+    .slice(0, told)
+    .map(({ text }, place) => ({ key: `${key}-n${place}`, kind: "notice", text }));
+  return [...notes, ...spoken({ type, content: content.slice(told) }, key)];
+}
+
+// Returns how many parts the engine put in front of the user's words, for the model to read.
+function notesIn(content) {
+  const isNote = ({ type, text = "" }) => type === "text" && /^\[[^]*\]$/.test(text);
+  const first = content.findIndex((part) => !isNote(part));
+  return first === -1 ? Math.max(0, content.length - 1) : first;
+}
+
+function spoken({ type, content }, key) {
   const text = textOf(content);
   const calls = content.filter((part) => part.type === "tool_call").map(({ name }) => name);
   const items = text ? [{ key, kind: "history", role: type, text }] : [];

@@ -49,6 +49,12 @@ export function offered({ open, asks, choices, answerableBy, grant, may }) {
   return { mine: true, choices: given.filter((choice) => may.choices.includes(choice)) };
 }
 
+/** Returns whether `may` is that of a guest, who talks, approves nothing and undoes nothing. */
+export function isGuest(may) {
+  const answers = may?.answers ?? [];
+  return answers.length > 0 && !answers.includes("writer");
+}
+
 /** Describes what an answer for longer than one call allows, as the terminal and the log do. */
 export function grantWords(grant) {
   if (grant === null) return "";

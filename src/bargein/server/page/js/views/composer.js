@@ -4,6 +4,7 @@ import { draftOf, keepDraft } from "../app/drafts.js";
 import { joined } from "../app/files.js";
 import { fillWith, h, setText } from "../dom.js";
 import { pendingStop } from "../state/pending.js";
+import { isGuest } from "../state/permission.js";
 import { isBusy } from "../state/turns.js";
 import { attachedView } from "./attached.js";
 import { modeView } from "./permits.js";
@@ -95,8 +96,9 @@ export function composerView(store, actions) {
       submit(event.ctrlKey || event.metaKey ? "interrupt" : undefined);
     } else if (event.key === "Tab" && !event.shiftKey && busy() && words.value.trim()) {
       event.preventDefault();
-      const place = MODES.findIndex((each) => each.mode === store.get().mode);
-      store.set({ mode: MODES[(place + 1) % MODES.length].mode });
+      const open = MODES.filter((_, place) => !chips[place].hidden);
+      const place = open.findIndex((each) => each.mode === store.get().mode);
+      store.set({ mode: open[(place + 1) % open.length].mode });
     } else if (event.key === "ArrowUp" && event.altKey) {
       event.preventDefault();
       takeBack();
@@ -143,6 +145,7 @@ export function composerView(store, actions) {
       const chosen = mode === state.mode;
       chips[place].setAttribute("aria-checked", String(chosen));
       chips[place].tabIndex = chosen ? 0 : -1;
+      chips[place].hidden = mode === "rollback" && isGuest(session?.permits.may);
     });
     send.disabled = words.disabled;
     setText(send, working ? MODES.find((each) => each.mode === state.mode).name : "Send");
@@ -190,12 +193,13 @@ function grow(field) {
 function arrowKeys(group, chips, pick) {
   group.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const place = chips.indexOf(document.activeElement);
+    const open = chips.filter((chip) => !chip.hidden);
+    const place = open.indexOf(document.activeElement);
     if (step === undefined || place === -1) return;
     event.preventDefault();
-    const next = (place + step + chips.length) % chips.length;
-    pick(MODES[next].mode);
-    chips[next].focus();
+    const next = open[(place + step + open.length) % open.length];
+    pick(MODES[chips.indexOf(next)].mode);
+    next.focus();
   });
 }
 

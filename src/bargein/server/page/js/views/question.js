@@ -2,7 +2,7 @@
 // this principal give: once, for the session, for always, and no.
 
 import { button, fillWith, h, setText } from "../dom.js";
-import { grantWords, offered } from "../state/permission.js";
+import { grantWords, isGuest, offered } from "../state/permission.js";
 
 export function questionView(_, __, actions) {
   const asks = h("span", { class: "label asks" });
@@ -32,7 +32,8 @@ export function questionView(_, __, actions) {
     const goesOn = choices.filter((choice) => choice in LONGER);
     longer.hidden = !goesOn.length && mine !== false;
     const howLong = goesOn.includes("always") ? "For this session or always" : "For this session";
-    setText(longer, mine ? `${howLong}: ${grantWords(question.grant)}` : NOT_YOURS);
+    const why = isGuest(question.may) ? FOR_GUESTS : NOT_YOURS;
+    setText(longer, mine ? `${howLong}: ${grantWords(question.grant)}` : why);
     row.hidden = !mine;
     const key = `${mine} ${choices}`;
     if (drawn === key) return;
@@ -43,6 +44,8 @@ export function questionView(_, __, actions) {
 }
 
 const NOT_YOURS = "Only people whose token was made before this server started can answer this.";
+const FOR_GUESTS =
+  "You may read and talk here. Whoever shared this chat can let you approve: /share approve NAME.";
 const LONGER = { session: "For this session", always: "Always in this project" };
 
 function answers(question, { approval, goesOn }, actions, row) {

@@ -3,6 +3,7 @@
 
 const KEY = "bargein.token";
 const WHOSE = "bargein.principal";
+const GUEST = "bargein.guest";
 const IN_ADDRESS = /^#token=([^&]+)$/;
 const INVITED = /^#join=([^&]+)$/;
 
@@ -11,6 +12,9 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEY),
   /** Takes the token of another tab. The server says whose it is. */
   keepUnknown: (text) => sessionStorage.setItem(KEY, text),
+  /** Notes that this tab came in by an invitation to a shared chat. */
+  noteGuest: () => sessionStorage.setItem(GUEST, "yes"),
+  isGuests: () => sessionStorage.getItem(GUEST) !== null,
   /** Drops what another principal left in this tab, so that it is not sent for this one. */
   keep(text, principal) {
     const before = sessionStorage.getItem(WHOSE);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bargein.tools.web_address import is_odd_number, is_reachable, read_networks
+from bargein.net.public_address import is_odd_number, is_reachable, read_networks
 
 PRIVATE = [
     *("127.0.0.1", "127.255.255.254", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1"),

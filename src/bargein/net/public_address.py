@@ -1,4 +1,5 @@
-"""Decides which addresses may be fetched: public ones, and networks allowed in the settings. Pure.
+"""Decides which addresses a stranger's name may lead to: public ones, and networks allowed in the
+settings. Pure.
 
 A name is resolved once, all its addresses are checked, and the connection goes only to these. A
 name server that changes its answer later has no effect.
