@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyn
 
 # PostgreSQL plans so often for the values at hand, and then once for all.
 OFTEN = 8
-PREPARED = "SELECT name, parameter_types FROM pg_prepared_statements WHERE statement = $1"
+PREPARED = """SELECT name, parameter_types, custom_plans FROM pg_prepared_statements
+    WHERE statement = $1"""
 WAITED_FOR = ("COMMIT", "OWNER", "CLAIM", "CREATE_UNDER_ROOT", "RELEASE")
 
 
@@ -37,8 +39,9 @@ def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def reads_of_sessions(connection: Connection, statement: str) -> list[str]:
     """How the plan that the connection keeps for a statement reads the sessions."""
-    name, types = await connection.fetchrow(PREPARED, statement) or ("", ())
+    name, types, planned_anew = await connection.fetchrow(PREPARED, statement) or ("", (), 0)
     assert name, "the statement is not prepared"
+    assert not planned_anew
     values = ", ".join(["NULL"] * len(types))
     plan = json.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE {name}({values})"))
     reads = [
@@ -70,9 +73,7 @@ async def test_plans_of_an_empty_database_find_sessions_by_their_ids(address: st
         name: getattr(commit_sql if name == "COMMIT" else session_sql, name) for name in WAITED_FOR
     }
     for name, statement in statements.items():
-        reads = await store._write_link.run(
-            lambda connection, statement=statement: reads_of_sessions(connection, statement)
-        )
+        reads = await store._write_link.run(partial(reads_of_sessions, statement=statement))
         assert reads, name
         for read in reads:
             assert "sessions_id_key" in read or "sessions_pkey" in read, f"{name}: {reads}"

@@ -39,9 +39,12 @@ from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 TOGETHER_MAX = 128
 TOGETHER_BYTES = 8 * 1024 * 1024
 
-PLANNED_FOR_GROWTH = "SET enable_seqscan = off; SET jit = off"
-"""For a connection that keeps its statements: each finds a few rows by an index. PostgreSQL would
-rather read a small table as a whole, and keep that plan until it is analyzed, a minute later."""
+PLANNED_FOR_GROWTH = """SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
+    SET jit = off"""
+"""For a connection that keeps its statements, each of which finds a few rows by an index. By itself
+PostgreSQL reads a small table as a whole, keeps that plan until the table is analyzed, and plans
+each commit anew when it has found out how large the tables are, which takes longer than the
+commit."""
 
 WRITING = """writing AS MATERIALIZED (
     SELECT node FROM bargein.writers WHERE node = $1 AND generation = $2 FOR SHARE
