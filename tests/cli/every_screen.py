@@ -343,13 +343,11 @@ class Screens:
     def shown(self) -> str:
         """Returns what every screen shows, and the end of the host's log, to find a fault by."""
         texts = [screen.text for screen in self.terminals]
-        for find in (lambda: self.page.locator("body").inner_text(timeout=1000), self._host_log):
-            with suppress(Exception):
-                texts.append(find())
+        with suppress(Exception):
+            texts.append(self.page.locator("body").inner_text(timeout=1000))
+        with suppress(OSError):
+            texts.append((self.data / LOG_FILE).read_text()[-4000:])
         return "\n---\n".join(texts)
-
-    def _host_log(self) -> str:
-        return (self.data / LOG_FILE).read_text()[-4000:]
 
     def _touch(self, name: str) -> None:
         button = self.page.get_by_role("button", name=name, exact=True)
