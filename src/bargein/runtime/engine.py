@@ -475,6 +475,7 @@ class Engine(Generic[T]):
         *,
         environment: Mapping[str, str] | None = None,
         brought: bool = False,
+        created_at: float = 0.0,
     ) -> Parts:
         if not place.staged:
             if self._stages is not None:
@@ -486,7 +487,9 @@ class Engine(Generic[T]):
             if self._engine is not None:
                 self._stages.show_notices_in(self._engine.actor_in_memory)
             self._opened_late.push_async_callback(self._stages.aclose)
-        return await self._stages.parts_of(parts, session_id, place, brought=brought)
+        return await self._stages.parts_of(
+            parts, session_id, place, brought=brought, created_at=created_at
+        )
 
     def _stage_own(self, agent: Agent[T], config: "Config", around: "Surroundings") -> "Places":
         """The stages of an engine whose sessions have no places: copies of its own folder."""

@@ -92,10 +92,12 @@ class Places:
         *,
         environment: Mapping[str, str] | None = None,
         brought: bool = False,
+        created_at: float = 0.0,
     ) -> Parts:
         """`session.engine.PartsOf`."""
+        staged = stage_name(session_id, created_at) if place.staged else ""
         try:
-            return await self._parts_of(parts, session_id, place, environment)
+            return await self._parts_of(parts, session_id, place, environment, staged)
         except BargeinError as error:
             if session_id not in self._now:
                 self._keys.pop(session_id, None)
@@ -114,10 +116,14 @@ class Places:
             )
 
     async def _parts_of(
-        self, parts: Parts, session_id: str, place: SessionPlace, lent: Mapping[str, str] | None
+        self,
+        parts: Parts,
+        session_id: str,
+        place: SessionPlace,
+        lent: Mapping[str, str] | None,
+        staged: str,
     ) -> Parts:
         environment = self._environments.get(session_id, {}) if lent is None else lent
-        staged = stage_name(session_id) if place.staged else ""
         key = (place.workspace, frozenset(environment.items()), staged)
         before = self._now.get(session_id)
         if before is not None and before[:2] == (key, place):
@@ -251,8 +257,10 @@ class Places:
         self._keepers.clear()
 
 
-def stage_name(session_id: str) -> str:
-    return hashlib.sha256(session_id.encode()).hexdigest()[:STAGE_NAME_CHARACTERS]
+def stage_name(session_id: str, created_at: float) -> str:
+    """A session that is deleted and made again does not find the stage that it had."""
+    name = f"{session_id}\0{int(created_at)}"
+    return hashlib.sha256(name.encode()).hexdigest()[:STAGE_NAME_CHARACTERS]
 
 
 async def _to_the_end(close: Callable[[], Awaitable[None]]) -> None:

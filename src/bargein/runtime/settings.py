@@ -472,7 +472,7 @@ SETTINGS: tuple[Setting, ...] = (
         "limits.tmp_megabytes",
         COUNT,
         "how much a session may keep in the /tmp of the sandbox, which is in memory then",
-        tightens=Tightens.LOWER,
+        own_only=True,
     ),
     Setting(
         "mode",

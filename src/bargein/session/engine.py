@@ -91,6 +91,7 @@ class PartsOf(Protocol):
         *,
         environment: Mapping[str, str] | None = None,
         brought: bool = False,
+        created_at: float = 0.0,
     ) -> Parts: ...
 
 
@@ -353,7 +354,9 @@ class SessionEngine:
             place = self._place_of(head.id)
         if place is None or self._parts_of is None:
             return None
-        return await self._parts_of(self.parts, head.id, place, brought=True)
+        return await self._parts_of(
+            self.parts, head.id, place, brought=True, created_at=head.created_at
+        )
 
     async def place(
         self,
@@ -373,7 +376,13 @@ class SessionEngine:
             if self._parts_of is not None:
                 self._refuse_to_move(actor, command)
                 await refuse_to_leave_stage(actor, place)
-                parts = await self._parts_of(self.parts, session_id, place, environment=environment)
+                parts = await self._parts_of(
+                    self.parts,
+                    session_id,
+                    place,
+                    environment=environment,
+                    created_at=actor.created_at,
+                )
             if not actor.gone.is_set:
                 break  # otherwise it left memory meanwhile
         reply = actor.post(command)
