@@ -190,6 +190,12 @@ def test_a_host_whose_terminal_has_left_meanwhile_is_waited_for(hosted: Hosted) 
     screen.wait_ready()
     log = (hosted.data / "host.log").read_text()
     assert "in use" not in log, log
+    # Neither the host nor what it has started holds the lock any longer.
+    starting = os.open(hosted.data / STARTING_FILE, os.O_RDWR)
+    try:
+        fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(starting)
 
 
 def test_after_kill_9_the_terminals_go_on_with_the_next_host(hosted: Hosted) -> None:

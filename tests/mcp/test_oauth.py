@@ -208,7 +208,8 @@ async def test_a_secret_goes_only_to_the_server_that_gave_it(tmp_path: Path) -> 
             error = home.servers.status()[0].error
         assert "no longer at https://other.test" in error
         assert "bargein mcp logout web" in error
-        assert server.asked == server.grants == []
+        assert not server.asked
+        assert not server.grants
         TokenFile(tmp_path).remove(url)
         async with at_home(server, tmp_path, visit, **own) as home:
             assert text_of(await home.call(ECHO)) == "an answer"

@@ -128,6 +128,7 @@ class WorldWithFiles(World):
             *,
             environment: Mapping[str, str] | None = None,
             brought: bool = False,
+            created_at: float = 0.0,
         ) -> Parts:
             rng = self.random("place", life.number, session_id, place, self.now())
             await life.sleep(rng.choice((0.0, 0.0, 0.1, 2.0)))

@@ -27,7 +27,7 @@ from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.picking import SESSIONS_LISTED
 from bargein.cli.chat.shell import EndedCommand, ShellCommand
 from bargein.cli.default_agent import describe_found_model
-from bargein.cli.granted import obey_mode_flag
+from bargein.cli.granted import STAGED_NOW, obey_mode_flag, obey_staged_flag
 from bargein.cli.here import lent_environment, place_here
 from bargein.cli.joining import OpenEngine, hosted_engine, note_place
 from bargein.cli.receipts import in_words
@@ -510,6 +510,8 @@ class Talk:
     async def _begin(self, engine: AnyEngine, session_id: str) -> None:
         session = await self._at_its_place(engine, await engine.session(session_id))
         await obey_mode_flag(self.config, session)
+        if await obey_staged_flag(self.config, session):
+            self.face.tell("note", STAGED_NOW)
         log = await session.events()
         self.activity.forget()
         self.session = session
