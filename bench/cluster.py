@@ -41,7 +41,7 @@ TEXT = "x" * 300
 STATE = b"s" * 200
 TOGETHER = (1, 16, 128)
 ROUNDS = 200
-STOPS = 100
+STOPS = 400
 RUNNING, RESTING, MANY_STOPS = 100, 9_900, 400
 TAKEOVERS = 5
 LEASE = LeaseTimes(renew_s=0.25, lasts_s=1.5, fence_s=1.1)

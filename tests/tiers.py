@@ -84,6 +84,7 @@ SHARES = {
     "tests/cancel/test_interrupted.py::test_one_inside_the_other": 0.4,
     "tests/channels/test_platforms.py::test_on_a_real_homeserver": 0.2,
     "tests/checkpoints/test_random_trees.py": 0.1,
+    "tests/checkpoints/test_staging.py::test_random_acts_leave_what_the_rules_say": 0.1,
     "tests/cli/test_every_screen.py": 0.04,
     "tests/cli/test_start.py::test_a_signal_at_any_step_is_heard_and_quiet": 0.4,
     "tests/interrupt/test_rows.py": 0.25,

@@ -38,6 +38,7 @@ from bargein.contracts.output_type import T
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode, Standing
 from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import OpenQuestion
 from bargein.runtime import engine as runtime_engine
 from bargein.runtime.agent import Agent
@@ -374,6 +375,23 @@ class Session(Generic[T]):
 
     def diff(self, turn: str | None = None) -> str:
         return self._engine.call(self._inner.diff, turn)
+
+    def staged(self) -> StagedFiles | None:
+        return self._engine.call(self._inner.staged)
+
+    def set_staged(self, on: bool = True, *, by: str = "user") -> None:
+        self._engine.call(self._inner.set_staged, on, by=by)
+
+    def accept_staged(
+        self, paths: Sequence[str] = (), *, overrule: Sequence[str] = (), by: str = "user"
+    ) -> StagedFiles:
+        return self._engine.call(self._inner.accept_staged, paths, overrule=overrule, by=by)
+
+    def undo_accept(self, *, by: str = "user") -> StagedFiles:
+        return self._engine.call(self._inner.undo_accept, by=by)
+
+    def discard_staged(self, paths: Sequence[str] = (), *, by: str = "user") -> StagedFiles:
+        return self._engine.call(self._inner.discard_staged, paths, by=by)
 
     def compact(self, *, by: str = "user") -> TurnResult:
         return self._engine.call(self._inner.compact, by=by)

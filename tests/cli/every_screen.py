@@ -58,6 +58,8 @@ steps = [{ do = "say", text = "done already" }]
 """
 WHO = ("terminal 0", "terminal 1", "terminal 2", "program 0", "program 1", "page")
 KINDS = ("quick", "quick", "count", "which")
+# A command that was refused is back in the line, above what was typed meanwhile: two for each line.
+CLEAR = CTRL_U * 10
 WORD = re.compile(r"\bw\d+x\b")
 
 
@@ -224,7 +226,7 @@ class Screens:
         text = self._word(self.random.choice(KINDS))
         self._by += f" {text}"
         if by < 3:
-            self.terminals[by].enter(f"{CTRL_U}{text}")
+            self.terminals[by].enter(f"{CLEAR}{text}")
         elif by < 5:
             mode = self.random.choice(["steer", "queue", "interrupt"])
             self._run(self.programs[by - 3].session.send(text, mode=mode))
@@ -248,7 +250,7 @@ class Screens:
         program = self.programs[by % 2]
         for asked in self._run(program.session.questions())[:1]:
             if by < 3:
-                self.terminals[by].enter(f"{CTRL_U}/answer {choice}")
+                self.terminals[by].enter(f"{CLEAR}/answer {choice}")
             elif by < 5:
                 program.do(program.session.answer(asked.id, choice))
             else:
@@ -262,7 +264,7 @@ class Screens:
             return
         item = self.random.choice(items).message
         if by < 3:
-            self.terminals[by].enter(f"{CTRL_U}/inbox drop {item.id}")
+            self.terminals[by].enter(f"{CLEAR}/inbox drop {item.id}")
         else:
             program.do(program.session.edit(item.id, f"{item.text} again"))
 
@@ -270,7 +272,7 @@ class Screens:
         by = self._anyone()
         if by < 3:
             leaving = self.terminals[by]
-            leaving.type(CTRL_U + CTRL_D)
+            leaving.type(CLEAR + CTRL_D)
             leaving.exit_code()
             self.terminals[by] = self._reopen()
         elif by < 5:
@@ -295,7 +297,7 @@ class Screens:
 
     def unshare(self) -> None:
         by = self.terminals[self._anyone() % 3]
-        by.enter(f"{CTRL_U}/unshare")
+        by.enter(f"{CLEAR}/unshare")
         # The words of an earlier one may still be on the screen.
         until = time.monotonic() + WITHIN_S
         while self._run(self._shared_at()):
@@ -341,13 +343,11 @@ class Screens:
     def shown(self) -> str:
         """Returns what every screen shows, and the end of the host's log, to find a fault by."""
         texts = [screen.text for screen in self.terminals]
-        for find in (lambda: self.page.locator("body").inner_text(timeout=1000), self._host_log):
-            with suppress(Exception):
-                texts.append(find())
+        with suppress(Exception):
+            texts.append(self.page.locator("body").inner_text(timeout=1000))
+        with suppress(OSError):
+            texts.append((self.data / LOG_FILE).read_text()[-4000:])
         return "\n---\n".join(texts)
-
-    def _host_log(self) -> str:
-        return (self.data / LOG_FILE).read_text()[-4000:]
 
     def _touch(self, name: str) -> None:
         button = self.page.get_by_role("button", name=name, exact=True)
@@ -388,7 +388,7 @@ class Screens:
         for screen in self.terminals:
             screen.wait_for(last)
             # What was refused is in the line again.
-            screen.type(CTRL_U)
+            screen.type(CLEAR)
             screen.wait_ready()
         self.page.get_by_text(last).first.wait_for()
         self.page.wait_for_function(

@@ -174,12 +174,14 @@ class Screen:
         return self.text
 
     def exit_code(self) -> int:
-        """Wait for the program to end."""
+        """Wait for the program to end. One that goes on drawing does not end."""
+        deadline = time.monotonic() + WAIT_S
         while True:
             try:
                 self._feed(self._child.read_nonblocking(65536, timeout=WAIT_S))
             except pexpect.EOF:
                 break
+            assert time.monotonic() < deadline, f"it does not leave; the screen is:\n{self.text}"
         self._child.wait()
         status, number = self._child.exitstatus, self._child.signalstatus
         return status if status is not None else -(number or 0)

@@ -210,11 +210,13 @@ def test_a_plan_stands_above_the_answer_that_follows_it() -> None:
     assert lines[3:] == ["Looking around.", "The end.", "Bye."]
 
 
-def test_a_turn_that_ends_without_the_result_of_a_plan_shows_what_followed() -> None:
+@pytest.mark.parametrize("end", [TurnSettled("t1", TurnOutcome.CRASHED), TurnStarted("t2", ())])
+def test_a_turn_that_ends_without_the_result_of_a_plan_shows_what_followed(end: Event) -> None:
     ended_at = next(n for n, each in enumerate(PLANNED) if each == TextDelta("t1", "Look"))
-    end = log(TurnSettled("t1", TurnOutcome.CRASHED))
-    shown = shown_of([*PLANNED[: ended_at + 1], *end])
-    assert shown.index("Look") < shown.index("the program ended")
+    more = [TextDelta("t2", "Another.\n\n")] if isinstance(end, TurnStarted) else []
+    shown = shown_of([*PLANNED[: ended_at + 1], *log(end), *more])
+    assert "Look" in shown
+    assert shown.index("Look") < shown.index("Another" if more else "the program ended")
 
 
 def test_another_session_does_not_wait_for_a_plan_of_the_one_before() -> None:

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.cli.conftest import SCRIPT, Open
 from tests.cli.screen import CTRL_C, DOWN, ESCAPE, Screen
+from tests.sandbox.holds import sandbox_here
 
 
 def test_an_unknown_command_says_so_a_beginning_is_enough_and_words_come_back(
@@ -41,6 +43,38 @@ def test_undo_takes_the_turn_back_with_its_files_and_redo_brings_them_again(scre
     screen.wait_for("+ notes.txt  brought back")
     screen.enter("/undo")
     screen.wait_for("there is no turn to take back")
+
+
+def test_staged_turns_are_shown_accepted_taken_back_and_dropped(chat: Open) -> None:
+    if not sandbox_here().holds:
+        pytest.skip(f"no sandbox here: {sandbox_here().detail}")
+    screen = chat("--staged")
+    screen.wait_for("turns are staged")
+    screen.wait_ready()
+    screen.enter("write it")
+    screen.wait_for("it is written")
+    screen.wait_ready()
+    screen.enter("/stage off")
+    screen.wait_for("staged (notes.txt); accept or discard them first")
+    screen.type(CTRL_C)
+    screen.enter("/stage")
+    screen.wait_for("+++ b/notes.txt")
+    screen.wait_for("+ notes.txt  added")
+    screen.enter("/stage accept notes.txt")
+    screen.wait_for("accepted (/stage undo takes it back):")
+    screen.enter("/stage accept")
+    screen.wait_for("nothing is staged")
+    screen.enter("/stage undo")
+    screen.wait_for("the acceptance is taken back")
+    screen.enter("/stage discard --all")
+    screen.wait_for("discarded:")
+    screen.enter("/stage dance")
+    screen.wait_for("/stage dance: say /stage, /stage on")
+    screen.type(CTRL_C)
+    screen.enter("/stage off")
+    screen.wait_for("turns work in the folder itself")
+    screen.enter("/stage")
+    screen.wait_for("this session is not staged")
 
 
 def test_tasks_lists_what_runs_and_stops_one_while_the_turn_goes_on(screen: Screen) -> None:

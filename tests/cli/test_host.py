@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -189,6 +190,12 @@ def test_a_host_whose_terminal_has_left_meanwhile_is_waited_for(hosted: Hosted) 
     screen.wait_ready()
     log = (hosted.data / "host.log").read_text()
     assert "in use" not in log, log
+    # Neither the host nor what it has started holds the lock any longer.
+    starting = os.open(hosted.data / STARTING_FILE, os.O_RDWR)
+    try:
+        fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(starting)
 
 
 def test_after_kill_9_the_terminals_go_on_with_the_next_host(hosted: Hosted) -> None:
@@ -249,6 +256,11 @@ def test_a_session_belongs_to_its_folder(hosted: Hosted) -> None:
     other.enter("where now")
     other.wait_for("that is where")
     assert str(hosted.folder / "here") in other.text
+    other.wait_ready()
+    other.type(CTRL_D)
+    other.exit_code()
+    # -c would look for a session of this folder.
+    assert re.search(r"bargein --resume (\S+) goes on here \(session \1\)", other.text)
 
 
 def run(hosted: Hosted, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -357,6 +357,12 @@ async def test_only_the_door_places_a_session(tmp_path: Path) -> None:
         assert await session.place() is None
         with pytest.raises(Forbidden, match="only a terminal"):
             await session.set_place(SessionPlace(str(tmp_path)))
+        with pytest.raises(Forbidden, match="only a terminal"):
+            await session.set_staged()
+        assert await session.staged() is None
+        for asked in (session.accept_staged, session.discard_staged):
+            with pytest.raises(UserError, match="not staged"):
+                await asked()
 
 
 @pytest.mark.parametrize("takes_it", [False, True])

@@ -29,6 +29,7 @@ from bargein.server.gateway import Settings
 from bargein.server.guests import FILE, Guests, open_file, parse_place
 from tests.server.program import Program
 from tests.server.stage import WITHIN_S, serving
+from tests.session.world import until
 
 pytestmark = pytest.mark.anyio
 
@@ -300,6 +301,38 @@ async def test_another_program_at_the_port_is_named(tmp_path: Path) -> None:
                 again = await invite(owner, session)
                 assert again.shared.address != invited.shared.address
                 await joined_by(again)
+
+
+async def test_a_guest_who_joins_does_not_bring_back_a_member_who_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, waits = anyio.Event(), anyio.Event()
+    async with serving([], tmp_path) as stage:
+        stage.gateway.guests = guests = Guests(stage.gateway, tmp_path, address="127.0.0.1")
+        guests.begin(stage.server)
+        path = await stage.new_session()
+        session = path.rpartition("/")[2]
+        await stage.ask("PATCH", path, {"members": {"bob": "write"}})
+        address, shared = await guests.invite(session, "Anna")
+        share = stage.db.share
+
+        async def share_slowly(session: str, members: Mapping[str, str]) -> None:
+            if not members:
+                waits.set()
+                await goes_on.wait()
+            await share(session, members)
+
+        monkeypatch.setattr(stage.db, "share", share_slowly)
+        async with anyio.create_task_group() as group:
+            group.start_soon(stage.ask, "PATCH", path, {"members": {}})
+            await waits.wait()
+            group.start_soon(join, parse_address(address, shared.fingerprint))
+            with anyio.fail_after(WITHIN_S):
+                await until(lambda: any(row.principal == "Anna" for row in stage.db.tokens()))
+            goes_on.set()
+        assert (await stage.get(path))["members"] == {"Anna": "talk"}
+        (row,) = await stage.db.owners({session})
+        assert row.members == {"Anna": "talk"}
 
 
 def test_no_key_is_ever_in_a_file_that_commands_see(monkeypatch: pytest.MonkeyPatch) -> None:

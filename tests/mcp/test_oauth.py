@@ -22,7 +22,7 @@ from bargein.mcp import McpServer
 from bargein.mcp.oauth.authorizer import Authorizer
 from bargein.mcp.oauth.discovery import OAuthFailed, check_address, read_challenge
 from bargein.mcp.oauth.flow import Visit
-from bargein.mcp.oauth.kept import KeptToken
+from bargein.mcp.oauth.kept import KeptToken, RegisteredClient
 from bargein.runtime.config import user_file
 from bargein.runtime.hiding import hiding_of
 from bargein.runtime.mcp_tokens import TokenFile
@@ -45,13 +45,13 @@ async def visit(url: str) -> str:
 
 @asynccontextmanager
 async def at_home(
-    server: OAuthServer, folder: Path, browser: Visit | None = None
+    server: OAuthServer, folder: Path, browser: Visit | None = None, **options: str
 ) -> AsyncIterator[House]:
     def authorizer_of(configured: McpServer) -> Authorizer:
         tokens = TokenFile(folder)
         return Authorizer(configured, tokens, redirect=REDIRECT, visit=browser)
 
-    async with house(server.configured(), authorizer_of=authorizer_of) as home:
+    async with house(server.configured(**options), authorizer_of=authorizer_of) as home:
         await home.prepare()
         yield home
 
@@ -199,6 +199,22 @@ async def test_a_server_that_demands_ever_more_does_not_fill_the_file(tmp_path: 
         assert len(found.scope) <= 2 * 2002
 
 
+async def test_a_secret_goes_only_to_the_server_that_gave_it(tmp_path: Path) -> None:
+    async with oauth_server() as server:
+        url, other = f"{server.url}/mcp", RegisteredClient("https://other.test", "mine", "secret")
+        TokenFile(tmp_path).put(url, KeptToken(client=other))
+        own = {"oauth_client_id": "mine"}
+        async with at_home(server, tmp_path, visit, **own) as home:
+            error = home.servers.status()[0].error
+        assert "no longer at https://other.test" in error
+        assert "bargein mcp logout web" in error
+        assert not server.asked
+        assert not server.grants
+        TokenFile(tmp_path).remove(url)
+        async with at_home(server, tmp_path, visit, **own) as home:
+            assert text_of(await home.call(ECHO)) == "an answer"
+
+
 async def test_an_answer_of_another_sign_in_is_refused(tmp_path: Path) -> None:
     async def misled(url: str) -> str:
         return (await visit(url)).replace("state=", "state=x")
@@ -239,6 +255,11 @@ def test_a_challenge_is_read() -> None:
     assert (challenge.scope, challenge.metadata_url) == ("a b", "https://x/y")
     assert challenge.wants_more
     assert read_challenge("Basic realm=x").scope == ""
+
+
+def test_no_challenge_takes_long_to_read() -> None:
+    # It took time by the square of its length, while nobody else was served.
+    assert read_challenge("a" * 1_000_000 + ' scope="a"').scope == "a"
 
 
 def test_a_token_knows_when_it_ends() -> None:

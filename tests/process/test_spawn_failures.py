@@ -140,10 +140,18 @@ async def test_no_descriptor_left_to_start_with(
     assert (await spawn(containment, ["true"])).exit is not None
 
 
+def start_others(count: int) -> None:
+    for _ in range(count):
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+
+
+@pytest.mark.parametrize("others", [0, 400], ids=["calm", "busy"])
 async def test_no_descriptor_left_to_stop_with(
-    containment: Containment, source: CancelSource
+    containment: Containment, source: CancelSource, others: int
 ) -> None:
+    """After many other starts, the processes since ours are listed instead of tried one by one."""
     kept = [await keep(containment, ZOO[name], source.token) for name in ("deaf", "setsid")]
+    start_others(others)
     with no_descriptors_left():
         source.cancel(Cause.USER_STOP)
         reports = [await each.process.stop() for each in kept]

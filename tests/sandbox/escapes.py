@@ -173,7 +173,7 @@ ESCAPES = (
     Escape("keep the rights of root", _py("int(open(\"/proc/self/status\").read().split(\"CapBnd:\")[1].split()[0], 16) & ~0x4fb and PRINT")),
     Escape("inherited descriptors", _py("import os; [PRINT for n in range(3, 256) if os.path.exists(f\"/proc/self/fd/{n}\") and \"/proc/\" not in os.readlink(f\"/proc/self/fd/{n}\")]").replace("{n}", "{{n}}")),
     # --- processes
-    Escape("see environments of others", "cat /proc/[0-9]*/environ"),
+    Escape("see environments of others", "grep -aho {mark} /proc/[0-9]*/environ"),
     Escape("see command lines of others", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'victim {mark}'", landlock=False),
     Escape("trace a process outside", _syscall("101 if __import__(\"os\").uname().machine == \"x86_64\" else 117, 16, {pid}, 0, 0")),
     Escape("trace process 1", _syscall("101 if __import__(\"os\").uname().machine == \"x86_64\" else 117, 16, 1, 0, 0")),

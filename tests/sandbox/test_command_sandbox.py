@@ -112,6 +112,25 @@ async def test_a_command_writes_to_the_workspace_and_its_own_tmp_only(outside: P
     assert not Path("/tmp/kept").exists()
 
 
+async def test_a_session_fills_its_own_tmp_up_to_the_limit(outside: Path) -> None:
+    fill = "head -c 3000000 /dev/zero > /tmp/one; head -c 9000000 /dev/zero > /tmp/two; echo over"
+    calls: list[Made] = [
+        ("terminal", {"command": fill}),
+        ("terminal", {"command": "stat -c %s /tmp/one; stat -fc %T /tmp"}),
+        ("terminal", {"command": "ls -A /tmp; head -c 5000000 /dev/zero > /tmp/three; echo fine"}),
+    ]
+    async with opened(outside, *calls, BARGEIN_LIMITS_TMP_MEGABYTES="8") as engine:
+        session = await engine.session("s1")
+        said = text_of(await result_of(session))
+        assert "No space left on device" in said
+        assert "over" in said
+        # It stays from one command to the next.
+        assert text_of(await result_of(session)).startswith("3000000\ntmpfs\n")
+        said = text_of(await result_of(await engine.session("s2")))
+        assert "one" not in said.split()
+        assert "fine" in said.split()
+
+
 async def test_the_systems_folder_for_temporary_files_may_be_a_link(
     outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

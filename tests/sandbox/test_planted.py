@@ -186,6 +186,72 @@ def test_an_index_too_large_to_look_through_is_set_aside(work: Path) -> None:
     assert watching.end() == [str(work / ".git/index.set-aside")]
 
 
+def test_one_among_more_than_can_be_looked_at_does_not_run(work: Path) -> None:
+    watching = watch(work)
+    watching.begin()
+    commit = repository(work / "zz", "core.fsmonitor=touch ../out; false")
+    lines = [f"160000 {commit}\t{name}" for name in (*range(10_000, 20_001), "zz")]
+    subprocess.run(
+        ["git", "update-index", "--index-info"],
+        cwd=work,
+        input="\n".join(lines).encode(),
+        check=True,
+    )
+    assert str(work / ".git/index.set-aside") in watching.end()
+    git(work, "status")
+    assert not (work / "out").exists()
+    assert not git_folders(str(work)).doubt
+    (work / ".git/index.set-aside").rename(work / ".git/index")
+    assert "more repositories than can be watched" in git_folders(str(work)).doubt
+
+
+def test_one_that_is_deeper_than_can_be_looked_at_does_not_run(work: Path) -> None:
+    watching = watch(work)
+    watching.begin()
+    above = work
+    for name in "abcdefg":
+        link(above, name, repository(above / name))
+        above /= name
+    git(above, "config", "core.fsmonitor", f"touch {work}/out; false")
+    assert watching.end() == [str(work / "a/b/c/d/.git/index.set-aside")]
+    git(work, "status")
+    assert not (work / "out").exists()
+
+
+def test_folders_that_lead_to_themselves_are_looked_at_for_a_moment(work: Path) -> None:
+    commit = git(work, "rev-parse", "HEAD")
+    watching = watch(work)
+    watching.begin()
+    for name in "abcdefghijklmnopqrst":
+        link(work, name, commit)
+        (work / name).symlink_to(".")
+    assert watching.end() == [str(work / ".git/index.set-aside")]
+
+
+@pytest.mark.parametrize("line", [" " * 500_000 + "x", "name = " + " " * 500_000 + "\\"])
+def test_a_line_of_blanks_does_not_hold_up_the_loop(work: Path, line: str) -> None:
+    """It took time by the square of its length: hours, in which nothing could be stopped."""
+    watching = watch(work)
+    watching.begin()
+    link(work, "slow", repository(work / "slow"))
+    with (work / "slow/.git/config").open("a") as file:
+        file.write(line)
+    assert watching.end() == [str(work / "slow/.git.set-aside")]
+
+
+def test_an_index_without_an_end_is_read_once(work: Path) -> None:
+    def entry(name: bytes, strip: int = 0) -> bytes:
+        return b"\0" * 24 + b"\0\0\xe0\0" + b"\0" * 32 + b"\0\0" + bytes([strip]) + name
+
+    head = b"DIRC\0\0\0\x04\xff\xff\xff\xff"
+    index = work / ".git/index"
+    index.write_bytes(head + entry(b"one\0") + entry(b"two" + b"x" * 1000))
+    assert gitlinks(str(work / ".git")) == {"one"}
+    # Each name begins with all of the one before, which is as long as an index may be.
+    index.write_bytes(head + entry(b"y" * (30 << 20) + b"\0") + entry(b"z\0") * 400_000)
+    assert gitlinks(str(work / ".git")) == set()
+
+
 def test_a_repository_with_the_users_configuration_and_one_of_its_own(work: Path) -> None:
     git(work, "config", "extensions.worktreeConfig", "true")
     watching = watch(work)

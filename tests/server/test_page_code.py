@@ -74,6 +74,7 @@ def test_a_difference_is_told_line_by_line(tab: Visit) -> None:
 def test_no_code_takes_long(tab: Visit) -> None:
     texts = [
         '"' * 39_000,
+        '"' + '\\"' * 19_000 + "\n",
         "'a\n" * 13_000,
         "/*" * 19_000,
         ("a" + " " * 200) * 190,

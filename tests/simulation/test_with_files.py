@@ -7,7 +7,7 @@ The snapshots are names, and take their time: a moment, some seconds, or a minut
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -39,6 +39,7 @@ from bargein.testing.simulate import simulate
 from bargein.testing.simulation.agent import SimulatedHooks
 from bargein.testing.simulation.life import Life
 from bargein.testing.simulation.plan import Plan
+from bargein.testing.simulation.record import Record, Work
 from bargein.testing.simulation.world import World
 
 SEEDS = 1200
@@ -104,23 +105,32 @@ class SnapshotsAround:
         return (Span(self._before, await self._snapshots.save()),)
 
 
+class RecordBesideOther(Record):
+    def saw_cancel(self, work: Work) -> None:
+        """A turn that is taken back is stopped first. The plan knows nothing of such a stop."""
+        reason = work.token.reason
+        if reason is not None and reason.root.detail == OTHER:
+            self.cancels[work.token] = reason
+        else:
+            super().saw_cancel(work)
+
+
 class WorldWithFiles(World):
     def __init__(self, plan: Plan, run: Seeded) -> None:
         super().__init__(plan, run)
-        blame = self.record.blame
-
-        def blame_others(law: int, words: str) -> None:
-            # A turn that is taken back is stopped first; the plan knows nothing of such a stop.
-            if f"was cancelled by {OTHER}" not in words:
-                blame(law, words)
-
-        self.record.blame = blame_others  # type: ignore[method-assign]
+        self.record = RecordBesideOther(self.limits, self._break_off)
 
     def make_engine(self, life: Life) -> SessionEngine:
         async def parts_of(
-            parts: Parts, session: str, place: SessionPlace, **more: object
+            parts: Parts,
+            session_id: str,
+            place: SessionPlace,
+            *,
+            environment: Mapping[str, str] | None = None,
+            brought: bool = False,
+            created_at: float = 0.0,
         ) -> Parts:
-            rng = self.random("place", life.number, session, place, self.now())
+            rng = self.random("place", life.number, session_id, place, self.now())
             await life.sleep(rng.choice((0.0, 0.0, 0.1, 2.0)))
             return msgspec.structs.replace(parts, checkpoints=Snapshots(life, place))
 

@@ -141,3 +141,18 @@ def test_the_examples_of_the_page_are_true() -> None:
             if danger is None or danger.why != why:
                 wrong.append((why, example, danger))
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "inside",
+    ["find . -exec ", "find . -exec xargs bash -c '", '"$(a `b" ', "bash -c \"$(bash -c '`x`' \""],
+)
+def test_commands_in_commands_are_looked_at_for_a_moment(inside: str) -> None:
+    """Forty of the first took a minute, and nothing could be stopped meanwhile."""
+    text = inside * (40_000 // len(inside))
+    found = look_at(text)
+    assert found is not None
+    # What stands on its own is still seen.
+    found = look_at(f"rm -rf / ; {text}")
+    assert found is not None
+    assert found.catastrophe

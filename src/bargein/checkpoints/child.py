@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bargein.checkpoints.plan import Interval, UndoPlan
-    from bargein.checkpoints.repository import Repository
+    from bargein.checkpoints.repository import Repository, StageFolder
+    from bargein.checkpoints.staging import StageOutcome
 
 SpanAsked = tuple[str, str, bool]
 NAMED_MAX = 500
@@ -55,7 +56,7 @@ def main() -> None:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     from pathlib import Path
 
-    from bargein.checkpoints.repository import Bounds, Repository
+    from bargein.checkpoints.repository import Bounds, Repository, StageFolder
     from bargein.checkpoints.restore import recover
     from bargein.checkpoints.retention import tidy
     from bargein.checkpoints.snapshot import take
@@ -67,6 +68,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     bounds = Bounds(**request["bounds"])
     with Repository.open(directory, request["workspace"], bounds=bounds) as repository:
         recover(repository)
+        if request["stage"] is not None:
+            stage = StageFolder(*request["stage"])
+            if request["do"].startswith("stage "):
+                return _answer_about_stage(repository, stage, request)
+            repository = repository.over(stage)  # noqa: PLW2901 - closed with the other
+            recover(repository)
         match request["do"]:
             case "save":
                 return {"id": take(repository).id}
@@ -76,6 +83,64 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
                 return {"diff": _diff(repository, request["spans"])}
             case other:
                 return {"error": f"no such request: {other}"}
+
+
+def _answer_about_stage(
+    repository: "Repository", stage: "StageFolder", request: dict[str, Any]
+) -> dict[str, Any]:
+    from bargein.checkpoints.restore import recover
+    from bargein.checkpoints.snapshot import read
+    from bargein.checkpoints.staging import StagedCopy
+
+    files = StagedCopy(repository, stage)
+    if os.path.isdir(stage.tree):
+        recover(repository.over(stage))
+    copying = request.get("copying", {})
+    paths = request.get("paths", ())
+    match request["do"]:
+        case "stage open":
+            return {"made": files.open(**copying)}
+        case "stage make":
+            files.make(**copying)
+            return {}
+        case "stage drop":
+            files.drop()
+            return {}
+        case "stage refresh":
+            return {"changed": files.refresh()}
+        case "stage look":
+            seen = files.look()
+            return {**_outcome(seen), "diff": _diff_of_trees(repository, seen.before, seen.after)}
+        case "stage accept":
+            return _outcome(files.accept(paths, request["overrule"]))
+        case "stage discard":
+            return _outcome(files.discard(paths))
+        case "stage take back":
+            before, after = (read(repository, name) for name in request["span"])
+            return _outcome(files.take_back(before, after))
+        case other:
+            return {"error": f"no such request: {other}"}
+
+
+def _outcome(outcome: "StageOutcome") -> dict[str, Any]:
+    files: list[tuple[str, str, str]] = []
+    for step in outcome.plan.steps:
+        how = ("changed" if step.seen else "added") if step.wanted else "removed"
+        files.append((shown(step.path), how, ""))
+    named = {path for path, _, _ in files}
+    folders = [(shown(path), "added", "") for path, _ in outcome.plan.make]
+    folders += [(shown(path), "removed", "") for path in outcome.plan.remove]
+    folders += [(shown(each.path), "changed", "") for each in outcome.plan.modes]
+    # A folder is named if nothing in it is.
+    files += [
+        (f"{path}/", how, why)
+        for path, how, why in folders
+        if not any(each.startswith(f"{path}/") for each in named)
+    ]
+    files += [(shown(path), "kept", why) for path, why in outcome.kept]
+    files.sort(key=lambda each: (each[1] != "kept", each[0]))
+    span = [outcome.before, outcome.after] if outcome.before != outcome.after else None
+    return {"files": files[:NAMED_MAX], "more": max(len(files) - NAMED_MAX, 0), "span": span}
 
 
 def _undo(repository: "Repository", request: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +192,25 @@ def _diff(repository: "Repository", spans: list[SpanAsked]) -> str:
     """One after the other: what others changed in between is not shown."""
     whole = b""
     for before, after, _ in spans:
-        trees = (f"{before}:files", f"{after}:files")
-        whole += repository.git("diff-tree", "-r", "-p", "--no-ext-diff", "--no-textconv", *trees)
+        whole += _trees_differ(repository, f"{before}:files", f"{after}:files")
         if len(whole) > DIFF_BYTES_MAX:
-            cut = whole[:DIFF_BYTES_MAX].rpartition(b"\n")[0]
-            return cut.decode(errors="backslashreplace") + "\n(the rest is not shown)\n"
+            break
+    return _bounded(whole)
+
+
+def _diff_of_trees(repository: "Repository", before: str, after: str) -> str:
+    return _bounded(_trees_differ(repository, before, after))
+
+
+def _trees_differ(repository: "Repository", before: str, after: str) -> bytes:
+    options = ("-r", "-p", "--no-ext-diff", "--no-textconv")
+    return repository.git("diff-tree", *options, before, after)
+
+
+def _bounded(whole: bytes) -> str:
+    if len(whole) > DIFF_BYTES_MAX:
+        cut = whole[:DIFF_BYTES_MAX].rpartition(b"\n")[0]
+        return cut.decode(errors="backslashreplace") + "\n(the rest is not shown)\n"
     return whole.decode(errors="backslashreplace")
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from bargein.cancel import CancelSource
-from bargein.checkpoints.repository import Bounds
+from bargein.checkpoints.repository import Bounds, StageFolder
 from bargein.checkpoints.timeline import Stint, Timeline
 from bargein.contracts.checkpoint import (
     CheckpointError,
@@ -28,11 +28,13 @@ from bargein.contracts.checkpoint import (
     FileUndone,
     Span,
 )
+from bargein.contracts.stage import StagedFate, StagedFile, StagedFiles
 
 if TYPE_CHECKING:
     from bargein.process import Containment, Service
 
 _ANSWER_BYTES_MAX = 4 << 20
+_COPY_S = 600.0
 
 
 class Keeper:
@@ -47,8 +49,13 @@ class Keeper:
         *,
         bounds: Bounds = Bounds(),  # noqa: B008 - frozen
         request_s: float = 120.0,
+        stage: StageFolder | None = None,
+        stage_bytes_max: int = 0,
     ) -> None:
+        """With a `stage` all snapshots are taken of it, and undone in it."""
         self.workspace = os.path.realpath(workspace)
+        self.stage = stage
+        self._stage_bytes_max = stage_bytes_max
         self._directory = directory
         self._containment = containment
         self._source = source
@@ -82,6 +89,46 @@ class Keeper:
         answer = await self._request("tidy", keep_s=keep_s, bytes_max=bytes_max)
         return int(answer["held_bytes"])
 
+    # `contracts.stage.SessionStage`
+
+    async def open_stage(self) -> bool:
+        """Makes the stage if there is none. Returns whether it was made."""
+        answer = await self._request("stage open", within_s=_COPY_S, copying=self._copying())
+        return bool(answer["made"])
+
+    async def look(self) -> StagedFiles:
+        return _staged(await self._request("stage look"))
+
+    async def accept(self, paths: Sequence[str] = (), overrule: Sequence[str] = ()) -> StagedFiles:
+        with anyio.CancelScope(shield=True):
+            answer = await self._request("stage accept", paths=list(paths), overrule=list(overrule))
+        return _staged(answer)
+
+    async def take_back(self, span: Span) -> StagedFiles:
+        with anyio.CancelScope(shield=True):
+            answer = await self._request("stage take back", span=[span.before, span.after])
+        return _staged(answer)
+
+    async def discard(self, paths: Sequence[str]) -> StagedFiles:
+        with anyio.CancelScope(shield=True):
+            answer = await self._request("stage discard", paths=list(paths))
+        return _staged(answer)
+
+    async def begin_anew(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._request("stage make", within_s=_COPY_S, copying=self._copying())
+
+    async def refresh(self) -> int:
+        # A stop does not wait for it: the next request finishes what was begun.
+        return int((await self._request("stage refresh"))["changed"])
+
+    async def drop(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._request("stage drop", within_s=_COPY_S)
+
+    def _copying(self) -> dict[str, object]:
+        return {"bytes_max": self._stage_bytes_max, "left_out": str(self._directory.parent)}
+
     async def aclose(self) -> None:
         """Ends the child. What still asks for something gets an error, and starts no other."""
         self._is_closed = True
@@ -92,23 +139,27 @@ class Keeper:
         if service is not None:
             await service.stop()
 
-    async def _request(self, what: str, **more: object) -> dict[str, Any]:
+    async def _request(
+        self, what: str, *, within_s: float | None = None, **more: object
+    ) -> dict[str, Any]:
+        within_s = max(within_s or 0.0, self._request_s)
         request = {
             "do": what,
             "workspace": self.workspace,
             "directory": str(self._directory),
             "bounds": asdict(self._bounds),
+            "stage": (self.stage.name, self.stage.tree) if self.stage is not None else None,
             **more,
         }
         async with self._one_at_a_time:
             answered = False
             try:
-                with anyio.fail_after(self._request_s):
+                with anyio.fail_after(within_s):
                     line = await self._exchange(json.dumps(request).encode() + b"\n")
                 answered = True
             except TimeoutError:
                 raise CheckpointError(
-                    f"the snapshots of {self.workspace} took more than {self._request_s:g} s"
+                    f"the snapshots of {self.workspace} took more than {within_s:g} s"
                 ) from None
             finally:
                 if not answered:
@@ -201,3 +252,9 @@ def _read(answer: dict[str, Any]) -> FilesUndone:
     files = tuple(FileUndone(path, FileFate(fate), why) for path, fate, why in answer["files"])
     span = Span(*answer["span"]) if answer["span"] else None
     return FilesUndone(files, answer["more"], span)
+
+
+def _staged(answer: dict[str, Any]) -> StagedFiles:
+    files = tuple(StagedFile(path, StagedFate(fate), why) for path, fate, why in answer["files"])
+    span = Span(*answer["span"]) if answer["span"] else None
+    return StagedFiles(files, answer["more"], answer.get("diff", ""), span)

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import time
 import zlib
@@ -64,11 +65,25 @@ class Bounds:
     new_bytes_max: int = 2 << 30
 
 
+@dataclass(frozen=True, slots=True)
+class StageFolder:
+    """A copy of a workspace in which a session works instead: `tree` is its folder."""
+
+    name: str
+    tree: str
+
+
 class Repository:
     """The snapshots of one workspace."""
 
-    def __init__(self, directory: Path, workspace: str, bounds: Bounds, lock: int) -> None:
+    def __init__(
+        self, directory: Path, workspace: str, bounds: Bounds, lock: int, own: Path | None = None
+    ) -> None:
+        """`own` has the journal and the index; without it, they are where they have always been."""
         self.directory = directory
+        self.index = (own or directory) / "index"
+        self.journal = (own or directory.parent) / "journal.json"
+        """Where an undo is written down while it changes files."""
         self.workspace = workspace
         self.bounds = bounds
         self._lock = lock
@@ -78,7 +93,7 @@ class Repository:
             "LC_ALL": "C.UTF-8",
             "GIT_DIR": str(directory),
             "GIT_WORK_TREE": workspace,
-            "GIT_INDEX_FILE": str(directory / "index"),
+            "GIT_INDEX_FILE": str(self.index),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CEILING_DIRECTORIES": "/",
@@ -125,6 +140,41 @@ class Repository:
             os.close(lock)
             raise
         return cls(own / "git", root, bounds, lock)
+
+    def over(self, stage: StageFolder) -> "Repository":
+        """The same snapshots, taken of a stage of this workspace: its files, its index and its
+        journal of an undo. Valid until this repository is closed."""
+        own = self.directory.parent / "stages" / stage.name
+        try:
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (own / "index.lock").unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointFailed(f"{own} cannot be made: {error.strerror}") from error
+        return Repository(self.directory, stage.tree, self.bounds, self._lock, own)
+
+    def base_of(self, stage: StageFolder) -> str:
+        """The id of the snapshot that a stage began with; empty if there is none."""
+        with suppress(FileNotFoundError):
+            return (self._bases / stage.name).read_text().strip()
+        return ""
+
+    def set_base(self, stage: StageFolder, snapshot: str) -> None:
+        """Keeps this snapshot as the stage's base, whatever its age."""
+        self._write_file(self._bases / stage.name, f"{snapshot}\n".encode())
+
+    def forget(self, stage: StageFolder) -> None:
+        (self._bases / stage.name).unlink(missing_ok=True)
+        shutil.rmtree(self.directory.parent / "stages" / stage.name, ignore_errors=True)
+
+    @property
+    def has_stages(self) -> bool:
+        with suppress(FileNotFoundError):
+            return any(True for _ in self._bases.iterdir())
+        return False
+
+    @property
+    def _bases(self) -> Path:
+        return self.directory / "refs" / "stages"
 
     def close(self) -> None:
         os.close(self._lock)
@@ -240,11 +290,6 @@ class Repository:
                 if len(content) != int(head[2]) + 1:
                     raise CheckpointFailed(f"{name} cannot be read from the snapshots")
                 yield content[:-1]
-
-    @property
-    def journal(self) -> Path:
-        """Where an undo is written down while it changes files."""
-        return self.directory.parent / "journal.json"
 
     def kept(self) -> list[tuple[float, Path]]:
         """When each snapshot was taken, with the file that keeps it, the oldest first."""

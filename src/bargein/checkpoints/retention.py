@@ -36,7 +36,7 @@ def tidy(directory: Path, *, keep_s: float, bytes_max: int) -> int:
         with suppress(CheckpointFailed), Repository.open_kept(own) as repository:
             _tidy_one(repository, time.time() - keep_s, bytes_max)
             is_left = bool(repository.kept()) or repository.journal.exists()
-            if not is_left:
+            if not is_left and not repository.has_stages:
                 shutil.rmtree(own, ignore_errors=True)
     return held_bytes(directory)
 

@@ -81,7 +81,7 @@ def take(repository: Repository) -> Snapshot:
             # A file vanished or became unreadable between two looks; or the index names an object
             # that a power failure took, and only a new index will do.
             if tries_left == 1:
-                (repository.directory / "index").unlink(missing_ok=True)
+                repository.index.unlink(missing_ok=True)
     raise AssertionError("unreachable")
 
 

@@ -58,6 +58,7 @@ GO_ON = "continue the last session of this folder"
 GO_ON_THERE = "continue the last session"
 SHARE = "let a guest into the chat: show an address and a QR code, as /share does"
 ANY_FOLDER = "with -c: the last session of any folder"
+STAGED = "change a copy of the folder, until you accept that with /stage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,9 @@ def _add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", default=silent, help=ANY_FOLDER)
     parser.add_argument("--share", action="store_true", default=silent, help=SHARE)
+    parser.add_argument(
+        "--staged", action="store_const", const="on", default=argparse.SUPPRESS, help=STAGED
+    )
     parser.add_argument(
         "--plain", action="store_true", default=silent, help="write line by line, draw nothing"
     )

@@ -35,9 +35,11 @@ def main(given: argparse.Namespace, config: Config) -> int:
     if not token and address.unix is None:
         token = _asked()
 
+    address_alone = given.address.partition("#")[0]
+
     def open_engine(config: Config, on_notice: Callable[[str], object]) -> AnyEngine:
         return AttachedEngine(
-            given.address.partition("#")[0],
+            address_alone,
             where=str(address.unix or address.url),
             token=token,
             fingerprint=given.fingerprint,
@@ -45,7 +47,16 @@ def main(given: argparse.Namespace, config: Config) -> int:
             invited_to=invited_to,
         )
 
-    return converse(config, resume=resume, go_on=given.go_on, open_engine=open_engine)
+    come_back = f"bargein attach {address_alone}"
+    if given.fingerprint:
+        come_back += f" --fingerprint {given.fingerprint}"
+    return converse(
+        config,
+        resume=resume,
+        go_on=given.go_on,
+        come_back=harmless(come_back),
+        open_engine=open_engine,
+    )
 
 
 def _asked() -> str:

@@ -224,6 +224,8 @@ class AttachedEngine:
         body = {
             "workspace": place.workspace,
             "model": place.model,
+            # Another terminal may have staged it meanwhile.
+            "staged": True if place.staged else None,
             "environment": lent_environment(config),
         }
         return FirstCommand("place_session", {"session": session_id}, body)

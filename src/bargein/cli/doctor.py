@@ -120,7 +120,7 @@ async def _commands(config: Config) -> Finding:
     hiding = hiding_without_workspace(config, config.home)
     async with await open_containment(hiding=hiding, network="none") as containment:
         report = containment.report.sandbox
-    is_on = config["sandbox.commands"] == "on"
+    is_on = _has_sandbox(config)
     if is_on and not report.holds:
         todo = (
             "allow namespaces (kernel.unprivileged_userns_clone, AppArmor, the container's seccomp "
@@ -133,16 +133,22 @@ async def _commands(config: Config) -> Finding:
 
 async def _limits(config: Config) -> Finding:
     """By which means the limits of commands are held, those that are set."""
-    from bargein.process import CommandLimits, open_containment
+    from bargein.process import CommandLimits, Network, open_containment
     from bargein.runtime.engine import command_limits_of
 
     limits = command_limits_of(config)
     if limits == CommandLimits():
         return Finding(True, "limits", "none is set for commands (limits.memory_megabytes ...)")
-    async with await open_containment(limits=limits) as containment:
+    network: Network | None = None if limits.tmp_bytes is None else "none"
+    async with await open_containment(limits=limits, network=network) as containment:
         report = containment.report.limits
-    held = {"memory": report.memory, "processes": report.processes}
-    wanted = {"memory": limits.memory_bytes, "processes": limits.processes}
+        tmp = "a tmpfs" if containment.report.sandbox.holds and _has_sandbox(config) else ""
+    held = {"memory": report.memory, "processes": report.processes, "/tmp of the sandbox": tmp}
+    wanted = {
+        "memory": limits.memory_bytes,
+        "processes": limits.processes,
+        "/tmp of the sandbox": limits.tmp_bytes,
+    }
     words = [
         f"{name} by {held[name] or 'nothing'}"
         for name, value in wanted.items()
@@ -151,8 +157,16 @@ async def _limits(config: Config) -> Finding:
     if report.others:
         words.append("CPU time and file size by rlimit, for each process")
     good = all(held[name] for name, value in wanted.items() if value is not None)
-    todo = "" if good else "run it where cgroups with the controllers memory and pids can be made"
+    todo = ""
+    if not good:
+        todo = "run it where cgroups with the controllers memory and pids can be made"
+        if limits.tmp_bytes is not None and not tmp:
+            todo += ', and namespaces, with sandbox.commands = "on"'
     return Finding(good, "limits", ", ".join(words), todo)
+
+
+def _has_sandbox(config: Config) -> bool:
+    return "on" in (config["sandbox.commands"], config["sandbox.staged"])
 
 
 def describe_commands(report: "SandboxReport") -> str:

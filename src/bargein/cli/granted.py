@@ -20,6 +20,11 @@ def project_grants(config: Config) -> FolderGrants:
     return grants_file(config).project(Path.cwd())
 
 
+STAGED_NOW = (
+    "turns are staged: they change a copy of this folder, until you accept that; /stage shows it"
+)
+
+
 async def obey_mode_flag(config: Config, session: AnySession) -> None:
     """Sets the mode of an existing session, if the command line names one."""
     wanted = config.effective.get("mode")
@@ -29,6 +34,18 @@ async def obey_mode_flag(config: Config, session: AnySession) -> None:
         and await session.mode() != wanted.value
     ):
         await session.set_mode(str(wanted.value))
+
+
+async def obey_staged_flag(config: Config, session: AnySession) -> bool:
+    """Stages an existing session, if the command line says so. Returns whether it is staged."""
+    wanted = config.effective.get("sandbox.staged")
+    place = await session.place()
+    if place is None or place.staged:
+        return place is not None
+    if wanted is not None and wanted.source == COMMAND_LINE and wanted.value == "on":
+        await session.set_staged()
+        return True
+    return False
 
 
 def revoke_everywhere(config: Config, grant_id: str) -> None:

@@ -43,7 +43,8 @@ WITH_A_PATH = ("scripted", "local")
 def place_here(config: Config) -> SessionPlace:
     """Returns the place of a new session: this folder, and the model that the user configured."""
     folder = os.path.realpath(Path.cwd())
-    return SessionPlace(folder, whole_model_name(config.models.model or "", folder))
+    model = whole_model_name(config.models.model or "", folder)
+    return SessionPlace(folder, model, config["sandbox.staged"] == "on")
 
 
 def whole_model_name(name: str, folder: str | Path) -> str:

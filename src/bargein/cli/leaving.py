@@ -47,13 +47,13 @@ class Leaving:
         # A thread restores the terminal, because a blocked loop cannot.
         threading.Thread(target=self._restore_if_wedged, daemon=True).start()
 
-    def tell(self, waited_for: Callable[[], str], *, goes_on: bool = False) -> None:
-        """Says that leaving is under way and, later, what it waits for. `goes_on`: none of it ends
-        with this terminal."""
+    def tell(self, waited_for: Callable[[], str], *, come_back: str = "") -> None:
+        """Says that leaving is under way and, later, what it waits for. `come_back`: none of it
+        ends with this terminal, and this command comes back to it."""
         words = waited_for()
-        if goes_on:
+        if come_back:
             if words:
-                _say(f"{words} goes on; bargein -c comes back to it")
+                _say(f"{words} goes on; {come_back} comes back to it")
             return
         _say(f"Shutting down{f': stopping {words}' if words else ''}")
 

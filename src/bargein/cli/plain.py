@@ -35,7 +35,7 @@ from bargein.cli.chat.commands import run_command
 from bargein.cli.chat.edits import edit_lines, whole_result
 from bargein.cli.chat.notifying import means_of, sequence, worth_telling
 from bargein.cli.chat.paint import harmless, symbols_for
-from bargein.cli.chat.talk import Talk, Work
+from bargein.cli.chat.talk import COME_BACK, Talk, Work
 from bargein.cli.event_loop import run_in_loop
 from bargein.cli.joining import OpenEngine, hosted_engine
 from bargein.cli.leaving import Leaving
@@ -85,6 +85,7 @@ def main(
     go_on: bool = False,
     any_folder: bool = False,
     share: bool = False,
+    come_back: str = COME_BACK,
     open_engine: OpenEngine = hosted_engine,
 ) -> int:
     chat = PlainChat(
@@ -93,6 +94,7 @@ def main(
         go_on=go_on,
         any_folder=any_folder,
         share=share,
+        come_back=come_back,
         open_engine=open_engine,
     )
     return run_in_loop(chat.run)
@@ -111,6 +113,7 @@ class PlainChat:
         go_on: bool = False,
         any_folder: bool = False,
         share: bool = False,
+        come_back: str = COME_BACK,
         open_engine: OpenEngine = hosted_engine,
     ) -> None:
         self.talk = Talk(
@@ -120,6 +123,7 @@ class PlainChat:
             go_on=go_on,
             any_folder=any_folder,
             share=share,
+            come_back=come_back,
             open_engine=open_engine,
         )
         self._left = anyio.Event()
@@ -152,7 +156,8 @@ class PlainChat:
                 self._leaving.begin()
                 if not self._failed:
                     # On a failure the engine is already closed.
-                    self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
+                    back = self.talk.come_back if self.talk.goes_on else ""
+                    self._leaving.tell(self.talk.running_in_words, come_back=back)
                 self._group = None
                 group.cancel_scope.cancel()
         self._leaving.over()

@@ -135,5 +135,11 @@ def _folder() -> Path:
 
 def _flags(given: argparse.Namespace) -> dict[str, Value]:
     """Returns the options that set settings."""
-    named = {"model": "model", "chat.plain": "plain", "mode": "mode", "store": "store"}
+    named = {
+        "model": "model",
+        "chat.plain": "plain",
+        "mode": "mode",
+        "store": "store",
+        "sandbox.staged": "staged",
+    }
     return {key: getattr(given, name) for key, name in named.items() if hasattr(given, name)}

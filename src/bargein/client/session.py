@@ -27,6 +27,7 @@ from bargein.client.wire import (
     ResultReply,
     SentReply,
     SettledReply,
+    StageReply,
     TranscriptReply,
     read,
 )
@@ -49,6 +50,7 @@ from bargein.contracts.output_type import OutputType, output_type
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
 from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import UserError
 from bargein.session.broadcast import Watched
@@ -395,6 +397,32 @@ class Session:
         found = await self._ask("diff_turn", body={"turn": turn}, again=Resend.SAME)
         return read(DiffReply, found).diff
 
+    async def staged(self) -> StagedFiles | None:
+        """What is staged: what an acceptance would do, and the diff. None if the session is not
+        staged."""
+        return read(StageReply, await self._ask("get_stage")).files
+
+    async def set_staged(self, on: bool = True) -> None:
+        """Let the session work in a copy of its folder, or in the folder itself again. Only for the
+        terminals of the user who runs the server."""
+        await self._ask("stage_session", body={"on": on}, again=Resend.SAME)
+
+    async def accept_staged(
+        self, paths: Sequence[str] = (), *, overrule: Sequence[str] = ()
+    ) -> StagedFiles:
+        """Change the session's folder as its stage was changed, as `bargein.Session` does."""
+        body = {"paths": list(paths), "overrule": list(overrule)}
+        return read(StagedFiles, await self._ask("accept_stage", body=body, again=Resend.NEVER))
+
+    async def undo_accept(self) -> StagedFiles:
+        """Take the last acceptance back. What it changed is staged again."""
+        return read(StagedFiles, await self._ask("undo_accept", again=Resend.NEVER))
+
+    async def discard_staged(self, paths: Sequence[str] = ()) -> StagedFiles:
+        """Drop what is staged: these paths and what is below them, or everything."""
+        body = {"paths": list(paths)}
+        return read(StagedFiles, await self._ask("discard_stage", body=body, again=Resend.NEVER))
+
     async def compact(self) -> TurnResult[str]:
         """Summarise the older part of the conversation now, in a turn of its own that a stop ends
         like any other. `Busy` if one is running."""
@@ -428,6 +456,7 @@ class Session:
         body = {
             "workspace": place.workspace,
             "model": place.model,
+            "staged": place.staged,
             "environment": dict(environment or {}),
         }
         await self._ask("place_session", body=body, again=Resend.SAME)

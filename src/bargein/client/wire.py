@@ -14,6 +14,7 @@ from bargein.contracts.message import Disposition, Message
 from bargein.contracts.model import ModelMessage, ToolSchema
 from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import OpenQuestion
 from bargein.errors import WorldError
 from bargein.session.broadcast import Watched
@@ -107,6 +108,10 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 class DiffReply(msgspec.Struct, frozen=True):
     diff: str
+
+
+class StageReply(msgspec.Struct, frozen=True):
+    files: StagedFiles | None = None
 
 
 class ResultReply(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from bargein.contracts.model import AssistantMessage, Image, ModelMessage, Text,
 from bargein.contracts.permission import Grant, GrantScope, PermissionMode
 from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import CallResult, Effect, Question
 from bargein.contracts.value import Value
 
@@ -283,6 +284,22 @@ class FilesRolledBack(Value, frozen=True, tag="files_rolled_back"):
     error: str = ""
 
 
+class StageAccepted(Value, frozen=True, tag="stage_accepted"):
+    """Somebody accepted what was staged: these files of the workspace changed, and those were kept
+    as they are. `taken_back`: an acceptance was taken back, and what it changed is staged again."""
+
+    files: StagedFiles
+    by: str
+    taken_back: bool = False
+
+
+class StageDiscarded(Value, frozen=True, tag="stage_discarded"):
+    """Somebody discarded what was staged: these files, or everything if there are none."""
+
+    files: StagedFiles
+    by: str
+
+
 class ModelUsed(Value, frozen=True, tag="model_used"):
     """The usage of a model request that ended or was stopped. `turn` is empty if the request
     belonged to no turn. All totals are sums of these events. The usage of a sub-agent comes as one
@@ -401,6 +418,8 @@ Event = (
     | TurnHidden
     | FilesChanged
     | FilesRestored
+    | StageAccepted
+    | StageDiscarded
     | FilesRolledBack
     | CallsUndoing
     | ModelUsed

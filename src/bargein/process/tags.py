@@ -146,7 +146,7 @@ class TagFinder:
             self._everybody = everybody
             self._found = {}
             self._undecided = set()
-            pids = procfs.all_pids() if everybody else self._between(since_pid, last)
+            pids = self._all_pids() if everybody else self._between(since_pid, last)
             self._look_at(pids, () if everybody else known)
         marked = self._found.get(mark, []) if mark else []
         return [*self._found.get(tag, []), *marked]
@@ -189,7 +189,15 @@ class TagFinder:
         count = self._after(first, last)
         if count <= _PROBED_MAX:
             return [(first + step) % self._pid_max for step in range(1, count + 1)]
-        return [pid for pid in procfs.all_pids() if 0 < self._after(first, pid) <= count]
+        return [pid for pid in self._all_pids() if 0 < self._after(first, pid) <= count]
+
+    def _all_pids(self) -> Iterable[int]:
+        """All pids; with a full descriptor table every number that may be one, because /proc cannot
+        be listed then. Most numbers are nobody's, and finding that out takes no descriptor."""
+        try:
+            return procfs.all_pids()
+        except OSError:
+            return range(1, self._pid_max)
 
     def _after(self, first: int, pid: int) -> int:
         """How many pids after `first` it comes."""

@@ -189,7 +189,7 @@ class HidingReport(msgspec.Struct, frozen=True):
 
 Network = Literal["none", "all"]
 SandboxChoice = Literal["auto", "namespaces", "Landlock"]
-SandboxPlan = tuple[str, list[str], list[str], list[str], bool, str]
+SandboxPlan = tuple[str, list[str], list[str], list[str], bool, str, list[str], int]
 
 
 class SandboxView(msgspec.Struct, frozen=True):
@@ -199,6 +199,9 @@ class SandboxView(msgspec.Struct, frozen=True):
     in them, except for the paths `protected`; it sees the paths `hidden` empty. Protected and
     hidden paths that do not exist are left out. `read_only`: it can write to its /tmp alone.
     `door` is a unix socket of ours, which gets a listening socket of its network namespace.
+    `stage` is one of the writable folders and another one, which the command sees at its place; it
+    needs namespaces. With `tmp_bytes` its /tmp is in memory and no larger than that; all commands
+    of a containment with the same `tmp` share it.
     """
 
     tmp: str
@@ -207,12 +210,15 @@ class SandboxView(msgspec.Struct, frozen=True):
     hidden: tuple[str, ...] = ()
     read_only: bool = False
     door: str = ""
+    stage: tuple[str, str] | None = None
+    tmp_bytes: int = 0
 
     @property
     def plan(self) -> "SandboxPlan":
         """As the helper takes it (see `helper.sandbox`)."""
         paths = list(self.writable), list(self.protected), list(self.hidden)
-        return self.tmp, *paths, self.read_only, self.door
+        stage = list(self.stage or ())
+        return self.tmp, *paths, self.read_only, self.door, stage, self.tmp_bytes
 
 
 class SandboxReport(msgspec.Struct, frozen=True):
@@ -231,12 +237,14 @@ class SandboxReport(msgspec.Struct, frozen=True):
 
 class CommandLimits(msgspec.Struct, frozen=True):
     """What a command may use; None is without a limit. `cpu_s` and `file_bytes` hold for each of
-    its processes, the others for all of them together, where a cgroup can do that."""
+    its processes, `memory_bytes` and `processes` for all of them together, where a cgroup can do
+    that. `tmp_bytes` is the size of a session's /tmp in a sandbox by namespaces."""
 
     memory_bytes: int | None = None
     processes: int | None = None
     cpu_s: int | None = None
     file_bytes: int | None = None
+    tmp_bytes: int | None = None
 
     def __post_init__(self) -> None:
         given = [getattr(self, name) for name in self.__struct_fields__]

@@ -5,6 +5,7 @@ the task asks for fewer tools, other instructions or an allowed model. A named s
 `Agent` of its own.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from bargein.contracts.model import Model
 from bargein.contracts.output_type import output_type
 from bargein.contracts.permission import PermissionMode
 from bargein.contracts.tool import ChildTask
-from bargein.errors import ModelMisbehaved
+from bargein.errors import ModelMisbehaved, UserError
 from bargein.runtime.project_instructions import ProjectInstructions
 from bargein.sandbox.command_sandbox import CommandSandbox
 from bargein.session.agent import LoopAgent, LoopSettings, ReadContext
@@ -50,6 +51,8 @@ class SandboxParts:
     settings: "SandboxSettings"
     door: str = ""
     """Of the proxy through which commands reach the hosts that the user named."""
+    beside: "Containment | None" = None
+    """For a stage: where it can be seen without the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class SharedParts:
     open_mcp: "Callable[[Agent[Any]], McpServers | None]"
     """Opens the MCP servers of an agent; None if it has none."""
     sandbox: SandboxParts | None = None
+    stage: "tuple[str, str] | None" = None
+    """A workspace, and the folder in which the agents work instead. Needs the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,19 @@ def _project_instructions(
     return ProjectInstructions(Path(agent.workspace), Path(users_home) if users_home else None)
 
 
+def _stage_of(agent: "Agent[Any]", shared: SharedParts) -> str:
+    """The folder in which the agent works instead of its workspace; empty if it works there."""
+    if shared.stage is None or agent.workspace is None:
+        return ""
+    workspace, tree = shared.stage
+    if os.path.realpath(agent.workspace) != workspace:
+        raise UserError(
+            f"a sub-agent works in {agent.workspace}, and only {workspace} is staged; give it the "
+            "same workspace, or stage nothing"
+        )
+    return tree
+
+
 def _registry_of(
     agent: "Agent[Any]", shared: SharedParts, deps: object, mcp: "McpServers | None"
 ) -> ToolRegistry:
@@ -202,15 +220,10 @@ def _registry_of(
         # Without a workspace the agent has only user-written tools, which work in this folder.
         folder = "." if agent.workspace is None else agent.workspace
         parts = shared.sandbox
-        tool_environment = open_tool_environment(
-            shared.containment,
-            folder,
-            shared.config.environment,
-            agent.tool_settings,
-            hidden=shared.hiding.directories,
-            sandbox=None
-            if parts is None or agent.workspace is None
-            else CommandSandbox(
+        stage = _stage_of(agent, shared)
+        sandbox = None
+        if parts is not None and agent.workspace is not None:
+            sandbox = CommandSandbox(
                 parts.containment,
                 str(folder),
                 parts.folder,
@@ -218,7 +231,23 @@ def _registry_of(
                 parts.settings,
                 shared.hiding.directories,
                 parts.door,
-            ),
+                stage,
+            )
+        if stage and (sandbox is None or sandbox.why_not):
+            raise UserError(
+                "turns cannot be staged here, because commands could change the workspace: "
+                f"{sandbox.why_not if sandbox is not None else 'there is no sandbox'}. Start "
+                "without --staged, or set sandbox.staged to off; `bargein doctor` says what is "
+                "missing"
+            )
+        tool_environment = open_tool_environment(
+            (parts.beside if parts is not None and stage else None) or shared.containment,
+            folder,
+            shared.config.environment,
+            agent.tool_settings,
+            hidden=shared.hiding.directories,
+            sandbox=sandbox,
+            stage=stage,
         )
         built_in = standard_tools(tool_environment) if agent.workspace is not None else ()
         isolated = ProcessIsolation(tool_environment).run

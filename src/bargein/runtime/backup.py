@@ -54,6 +54,7 @@ from bargein.runtime.data_directory import (
     RESTORE_UNFINISHED,
     RUNNING_SERVER_FILE,
     SESSIONS_FILE,
+    STAGES,
     own_data_directory,
 )
 from bargein.runtime.directory_lock import FILE_NAME as OWNER_LOCK
@@ -233,7 +234,7 @@ def _is_copied(home: Path, name: str) -> bool:
     path = home / name
     if _is_left_out(name) or path.is_socket() or path.is_fifo():
         return False
-    return name in (PEOPLE, CHECKPOINTS) or not (path / MANIFEST).is_file()
+    return name in (PEOPLE, CHECKPOINTS, STAGES) or not (path / MANIFEST).is_file()
 
 
 def _is_left_out(name: str) -> bool:

@@ -34,7 +34,7 @@ import msgspec
 from bargein.cancel import current_token
 from bargein.contracts.store import StoreFailed
 from bargein.errors import UserError
-from bargein.runtime.data_directory import CHECKPOINTS, PEOPLE
+from bargein.runtime.data_directory import CHECKPOINTS, PEOPLE, STAGES
 from bargein.stores.sqlite import backup
 from bargein.stores.sqlite.faults import explain
 
@@ -223,7 +223,8 @@ def _is_taken(lock: int) -> bool:
 
 
 def _is_peoples(name: bytes) -> bool:
-    return name.startswith(f"{PEOPLE}/".encode())
+    """Whether commands write there, which may leave anything at any moment."""
+    return name.startswith((f"{PEOPLE}/".encode(), f"{STAGES}/".encode()))
 
 
 def _folder_mode(name: bytes, status: os.stat_result) -> int:

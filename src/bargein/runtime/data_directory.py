@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoints"
 PEOPLE = "people"
 """The folders of those who use a server together, for their commands."""
+STAGES = "stages"
+"""The copies of workspaces in which staged sessions work."""
 DATABASES = "databases"
 """Has a directory for each PostgreSQL database that a program of this machine was given."""
 SESSIONS_FILE = "sessions.sqlite3"

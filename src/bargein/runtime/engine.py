@@ -6,9 +6,11 @@ and closes all of it again.
 
 import hashlib
 import math
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,10 +37,11 @@ from bargein.runtime.data_directory import (
     own_data_directory,
 )
 from bargein.runtime.directory_lock import DirectoryLock
+from bargein.session.actor import Parts
 from bargein.session.agent import LoopAgent
 from bargein.session.broadcast import Observe
 from bargein.session.children import Below
-from bargein.session.engine import SessionEngine
+from bargein.session.engine import PartsOf, SessionEngine
 from bargein.session.hooks import Hooks
 from bargein.session.limits import Limits
 from bargein.session.permits import PermissionSettings
@@ -150,6 +153,9 @@ class Engine(Generic[T]):
         self._own: OpenedAgent | None = None
         self._loop: LoopAgent | None = None
         self._places: Places | None = None
+        self._stage_in: Callable[[], Places] | None = None
+        self._stages: Places | None = None
+        self._beside_stages: Containment | None = None
         self._source: CancelSource | None = None
         self._reserve: FileReserve | None = None
         self._keeper: Keeper | None = None
@@ -181,12 +187,8 @@ class Engine(Generic[T]):
                 self._keeper = around.keeper_of(self._own.agent, config)
             if self._keeper is not None:
                 stack.push_async_callback(self._keeper.aclose)
-            if around is not None and self._agent_of is not None:
-                from bargein.runtime.places import Places
-
-                own = {} if self._keeper is None else {self._keeper.workspace: self._keeper}
-                self._places = Places(self._agent_of, around, own)
-                stack.push_async_callback(self._places.aclose)
+            if around is not None:
+                self._open_places(config, around, stack)
             observe = await self._observe_for_hooks(config, stack)
             engine = SessionEngine(
                 self._loop or agent,  # type: ignore[arg-type]  # an Agent has become its loop
@@ -208,8 +210,8 @@ class Engine(Generic[T]):
                 ),
                 output_type=self._loop.output_type if self._loop is not None else None,
                 checkpoints=self._keeper,
-                parts_of=self._places.parts_of if self._places is not None else None,
-                place_of=self._place_of,
+                parts_of=self._parts_of(),
+                place_of=self._place_of or self._staged_place(config),
                 lost_calls=self._lost_calls(),
                 machine=_machine_of(store, config),
             )
@@ -298,7 +300,8 @@ class Engine(Generic[T]):
     def opened_for(self, session_id: str) -> "tuple[OpenedAgent, LoopAgent] | None":
         """The agent that a session in memory works with, and its loop; None for a session without a
         place, in an engine that has no agent of its own."""
-        found = self._places.agent_in(session_id) if self._places is not None else None
+        places = self._places or self._stages
+        found = places.agent_in(session_id) if places is not None else None
         if found is None and self._own is not None and self._loop is not None:
             return self._own, self._loop
         return found
@@ -431,6 +434,7 @@ class Engine(Generic[T]):
             *(each for each, _ in self._sandboxes.values()),
             self._users_containment,
             self._mcp_containment,
+            self._beside_stages,
         ):
             if containment is None:
                 continue
@@ -439,6 +443,70 @@ class Engine(Generic[T]):
             for process in containment.processes:
                 if process.stopping:
                     await process.stop(hurry=True)
+
+    def _open_places(self, config: "Config", around: "Surroundings", stack: AsyncExitStack) -> None:
+        if self._agent_of is not None:
+            from bargein.runtime.places import Places
+
+            own = {} if self._keeper is None else {self._keeper.workspace: self._keeper}
+            self._places = Places(self._agent_of, around, own)
+            stack.push_async_callback(self._places.aclose)
+        elif isinstance(self._agent, Agent) and self.workspace:
+            self._stage_in = partial(self._stage_own, self._agent, config, around)
+
+    # Staged turns
+
+    def _staged_place(self, config: "Config") -> "Callable[[str], SessionPlace | None] | None":
+        if self._stage_in is None or config["sandbox.staged"] != "on":
+            return None
+        return lambda session_id: SessionPlace("", staged=True)
+
+    def _parts_of(self) -> PartsOf | None:
+        """Without `agent_of` only a session that is staged has parts of its own."""
+        if self._places is not None:
+            return self._places.parts_of
+        return self._parts_if_staged if self._stage_in is not None else None
+
+    async def _parts_if_staged(
+        self,
+        parts: Parts,
+        session_id: str,
+        place: SessionPlace,
+        *,
+        environment: Mapping[str, str] | None = None,
+        brought: bool = False,
+        created_at: float = 0.0,
+    ) -> Parts:
+        if not place.staged:
+            if self._stages is not None:
+                self._stages.forget(session_id)
+            return parts
+        assert self._stage_in is not None
+        if self._stages is None:
+            self._stages = self._stage_in()
+            if self._engine is not None:
+                self._stages.show_notices_in(self._engine.actor_in_memory)
+            self._opened_late.push_async_callback(self._stages.aclose)
+        return await self._stages.parts_of(
+            parts, session_id, place, brought=brought, created_at=created_at
+        )
+
+    def _stage_own(self, agent: Agent[T], config: "Config", around: "Surroundings") -> "Places":
+        """The stages of an engine whose sessions have no places: copies of its own folder."""
+        from bargein.runtime.placed_agent import PlacedAgent
+        from bargein.runtime.places import Places
+
+        folder = os.path.realpath(self.workspace)
+
+        def agent_of(place: SessionPlace, environment: Mapping[str, str]) -> PlacedAgent:
+            if place.workspace and os.path.realpath(place.workspace) != folder:
+                raise UserError(
+                    f"this engine stages only its own workspace, {folder}; to work in others it "
+                    "needs agent_of"
+                )
+            return PlacedAgent(agent, config, self._grants)
+
+        return Places(agent_of, around, {})
 
     # Opening
 
@@ -526,6 +594,7 @@ class Engine(Generic[T]):
             users_containment=self.users_containment,
             checkpoints=partial(self._checkpoints_directory, config),
             source=source,
+            stage_sandbox=partial(self._open_stage_sandbox, home, hidden),
         )
 
     async def _open_own(
@@ -548,8 +617,24 @@ class Engine(Generic[T]):
             return None
         return await self._sandbox_parts(home, hidden, config)
 
+    async def _open_stage_sandbox(
+        self, home: Path, hidden: "Hiding", config: "Config", stages: Path
+    ) -> "SandboxParts":
+        """Staged commands run in the sandbox whatever the settings say, and see the stages."""
+        from bargein.process import open_containment
+
+        hidden = _showing(stages, hidden)
+        parts = await self._sandbox_parts(home, hidden, config, with_stages=True)
+        async with self._opening_sandbox:
+            if self._beside_stages is None:
+                limits = command_limits_of(config)
+                self._beside_stages = await self._opened_late.enter_async_context(
+                    await open_containment(home=home, hiding=hidden, limits=limits)
+                )
+        return replace(parts, beside=self._beside_stages)
+
     async def _sandbox_parts(
-        self, home: Path, hidden: "Hiding", config: "Config"
+        self, home: Path, hidden: "Hiding", config: "Config", *, with_stages: bool = False
     ) -> "SandboxParts":
         """What is in the sandbox has a containment of its own, whose helper closes it in; one for
         each kind of network."""
@@ -559,7 +644,7 @@ class Engine(Generic[T]):
 
         network: Network = "all" if config["sandbox.network"] == "all" else "none"
         limits = command_limits_of(config)
-        key = network, limits
+        key = network, limits, with_stages
         async with self._opening_sandbox:
             opened = self._sandboxes.get(key)
             if opened is None:
@@ -717,6 +802,15 @@ class _ShieldedExitStack(AsyncExitStack):
         return bool(absorbed)
 
 
+def _showing(stages: Path, hidden: "Hiding") -> "Hiding":
+    """The same, with the folder of stages, which is made, to be seen."""
+    stages.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = os.path.realpath(stages)
+    if not hidden.covers(kept):
+        return hidden
+    return msgspec.structs.replace(hidden, kept=(*hidden.kept, kept))
+
+
 def command_limits_of(config: "Config") -> "CommandLimits":
     from bargein.process import CommandLimits
 
@@ -729,6 +823,7 @@ def command_limits_of(config: "Config") -> "CommandLimits":
         processes=number("processes"),
         cpu_s=number("cpu_s"),
         file_bytes=number("file_megabytes", 1 << 20),
+        tmp_bytes=number("tmp_megabytes", 1 << 20),
     )
 
 

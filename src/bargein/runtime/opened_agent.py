@@ -4,6 +4,7 @@ An engine opens its own agent when it starts, and one for each folder in which s
 (`runtime.places`). The caller's exit stack closes everything that is opened here.
 """
 
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -22,12 +23,14 @@ from bargein.runtime.agent_tree import (
     build_agent_tree,
     starts_processes,
 )
+from bargein.runtime.data_directory import STAGES
 from bargein.runtime.model_in_use import ModelInUse
 from bargein.session.agent import LoopAgent, LoopSettings
 from bargein.session.title import Titles
 
 if TYPE_CHECKING:
     from bargein.checkpoints.keeper import Keeper
+    from bargein.checkpoints.repository import StageFolder
     from bargein.contracts.model import Model, ToolSchema
     from bargein.mcp.servers import McpServers
     from bargein.process import Containment, Hiding
@@ -50,10 +53,17 @@ class Surroundings:
     users_containment: "Callable[[], Awaitable[Containment | None]]"
     checkpoints: Callable[[], Path]
     source: CancelSource
+    stage_sandbox: "Callable[[Config, Path], Awaitable[SandboxParts]]"
+    """Opens the sandbox in which commands see a stage in this folder."""
 
-    def keeper_of(self, agent: "Agent[Any]", config: "Config") -> "Keeper | None":
-        """Snapshots are taken of an agent's workspace, if git is there to take them. One keeper at
-        a time can use a workspace."""
+    def stages(self) -> Path:
+        return self.checkpoints().parent / STAGES
+
+    def keeper_of(
+        self, agent: "Agent[Any]", config: "Config", stage: "StageFolder | None" = None
+    ) -> "Keeper | None":
+        """Snapshots are taken of an agent's workspace, or of a stage of it, if git is there to take
+        them. One keeper at a time can use a workspace."""
         if agent.workspace is None or self.containment is None:
             return None
         if not (config["checkpoints.enabled"] and shutil.which("git")):
@@ -70,6 +80,8 @@ class Surroundings:
                 file_bytes_max=int(config.number("checkpoints.file_megabytes_max")) << 20,
                 files_max=int(config.number("checkpoints.files_max")),
             ),
+            stage=stage,
+            stage_bytes_max=int(config.number("sandbox.stage_megabytes_max")) << 20,
         )
 
 
@@ -117,8 +129,10 @@ async def open_agent(
     *,
     grants: ProjectGrants | None,
     on_notice: Callable[[str], object] | None,
+    stage: "StageFolder | None" = None,
 ) -> OpenedAgent:
-    """Opens an agent. Raises `UserError` if its model or its settings are wrong."""
+    """Opens an agent, which works in `stage` instead of its workspace if it is given. Raises
+    `UserError` if its model or its settings are wrong."""
     models = ModelInUse(config, stack, around.local_hiding, on_notice)
     await models.begin(agent.model, around.source.token)
     mcp: list[McpServers] = []
@@ -130,11 +144,26 @@ async def open_agent(
             mcp.append(servers)
         return servers
 
-    sandbox = await around.sandbox(config) if starts_processes(agent) else None
-    shared = SharedParts(config, around.containment, around.hiding, models, open_mcp, sandbox)
+    if stage is not None:
+        sandbox: SandboxParts | None = await around.stage_sandbox(config, around.stages())
+    else:
+        sandbox = await around.sandbox(config) if starts_processes(agent) else None
+    shared = SharedParts(
+        config,
+        around.containment,
+        around.hiding,
+        models,
+        open_mcp,
+        sandbox,
+        None if stage is None else (_real(agent), stage.tree),
+    )
     tree = build_agent_tree(agent, shared, lambda: models.model)
     _refuse_unpriced(tree.settings, models.model)
     return OpenedAgent(agent, config, models, tree, tuple(mcp), grants)
+
+
+def _real(agent: "Agent[Any]") -> str:
+    return os.path.realpath(agent.workspace or ".")
 
 
 async def tidy(keeper: "Keeper", config: "Config") -> None:

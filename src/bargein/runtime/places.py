@@ -8,6 +8,7 @@ If no agent can be opened for a session's place, the session still comes into me
 read, and each of its turns fails with the reason.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from bargein.contracts.live import Notice
 from bargein.contracts.place import SessionPlace
 from bargein.errors import BargeinError, UserError
 from bargein.runtime.opened_agent import OpenedAgent, Surroundings, open_agent, tidy
-from bargein.runtime.placed_agent import AgentOf
+from bargein.runtime.placed_agent import AgentOf, PlacedAgent
 from bargein.session.actor import Actor, Parts
 from bargein.session.agent import LoopAgent
 from bargein.session.children import like
@@ -30,13 +31,17 @@ from bargein.session.turn import AgentFunction, Turn
 
 if TYPE_CHECKING:
     from bargein.checkpoints.keeper import Keeper
+    from bargein.checkpoints.repository import StageFolder
     from bargein.runtime.config import Config
 
 ENVIRONMENTS_MAX = 1000
 """How many sessions may have an environment of their own. Beyond that the oldest has none."""
 
 
-_Key = tuple[str, frozenset[tuple[str, str]]]
+STAGE_NAME_CHARACTERS = 24
+
+_Key = tuple[str, frozenset[tuple[str, str]], str]
+"""The folder, the environment, and the name of the stage; empty for the folder itself."""
 
 
 @dataclass(slots=True)
@@ -57,7 +62,7 @@ class Places:
         self._opening: dict[_Key, anyio.Lock] = {}
         self._own_keepers = own
         self._tidied: set[Keeper] = set(own.values())
-        self._keepers: dict[str, Keeper | None] = {}
+        self._keepers: dict[tuple[str, str], Keeper | None] = {}
         self._environments: dict[str, Mapping[str, str]] = {}
         self._keys: dict[str, set[_Key]] = {}
         self._now: dict[str, tuple[_Key, SessionPlace, Parts]] = {}
@@ -74,6 +79,11 @@ class Places:
             return None
         return self._open[found[0]].opened, found[2].agent
 
+    def forget(self, session_id: str) -> None:
+        """The session works in no place any more."""
+        self._now.pop(session_id, None)
+        self._keys.pop(session_id, None)
+
     async def parts_of(
         self,
         parts: Parts,
@@ -82,16 +92,19 @@ class Places:
         *,
         environment: Mapping[str, str] | None = None,
         brought: bool = False,
+        created_at: float = 0.0,
     ) -> Parts:
         """`session.engine.PartsOf`."""
+        staged = stage_name(session_id, created_at) if place.staged else ""
         try:
-            return await self._parts_of(parts, session_id, place, environment)
+            return await self._parts_of(parts, session_id, place, environment, staged)
         except BargeinError as error:
             if session_id not in self._now:
                 self._keys.pop(session_id, None)
             if not brought:
                 raise
-            failing = _fails(UserError(f"nothing can work in {place.workspace}: {error}"))
+            where = place.workspace or "this session's folder"
+            failing = _fails(UserError(f"nothing can work in {where}: {error}"))
             return msgspec.structs.replace(
                 parts,
                 agent=failing,
@@ -103,10 +116,15 @@ class Places:
             )
 
     async def _parts_of(
-        self, parts: Parts, session_id: str, place: SessionPlace, lent: Mapping[str, str] | None
+        self,
+        parts: Parts,
+        session_id: str,
+        place: SessionPlace,
+        lent: Mapping[str, str] | None,
+        staged: str,
     ) -> Parts:
         environment = self._environments.get(session_id, {}) if lent is None else lent
-        key = (place.workspace, frozenset(environment.items()))
+        key = (place.workspace, frozenset(environment.items()), staged)
         before = self._now.get(session_id)
         if before is not None and before[:2] == (key, place):
             return before[2]
@@ -115,9 +133,12 @@ class Places:
             # it. If this one did, it is held and opened again.
             self._keys.setdefault(session_id, set()).add(key)
             opened = await self._opened(key, place, environment)
+            keeper = self._keepers.get((place.workspace, staged))
+            if staged and keeper is not None:
+                await keeper.open_stage()
             if key in self._keys.get(session_id, ()) and key in self._open:
                 break
-        self._tidy_once(parts, place.workspace, opened.config)
+        self._tidy_once(parts, keeper, opened.config)
         model = opened.models.named(place.model) if place.model else None
         loop, tree = opened.loop_agent(model)
         made = msgspec.structs.replace(
@@ -132,7 +153,8 @@ class Places:
             permission=PermissionSettings(
                 opened.mode, parts.permission.answerable_by, opened.grants
             ),
-            checkpoints=self._keepers[place.workspace],
+            checkpoints=keeper,
+            stage=keeper if staged else None,
         )
         if before is not None and before[0] == key and isinstance(before[2].agent, LoopAgent):
             # Only the model is another: a turn that runs uses it from its next step on.
@@ -150,6 +172,9 @@ class Places:
             found = self._open.get(key)
             if found is None:
                 placed = self._agent_of(place, environment)
+                stage = self._stage_of(key[2])
+                keeper = self._keeper_of(place, placed, stage)
+                self._keepers[place.workspace, key[2]] = keeper
                 async with AsyncExitStack() as stack:
                     opened = await open_agent(
                         placed.agent,
@@ -158,17 +183,35 @@ class Places:
                         stack,
                         grants=placed.grants,
                         on_notice=partial(self._notice, key),
+                        stage=stage,
                     )
                     found = self._open[key] = _Open(opened, stack.pop_all())
-                if place.workspace not in self._keepers:
-                    self._keepers[place.workspace] = self._own_keepers.get(
-                        place.workspace
-                    ) or self._around.keeper_of(placed.agent, placed.config)
         return found.opened
 
-    def _tidy_once(self, parts: Parts, workspace: str, config: "Config") -> None:
+    def _stage_of(self, name: str) -> "StageFolder | None":
+        if not name:
+            return None
+        from bargein.checkpoints.repository import StageFolder
+
+        return StageFolder(name, str(self._around.stages() / name / "tree"))
+
+    def _keeper_of(
+        self, place: SessionPlace, placed: PlacedAgent, stage: "StageFolder | None"
+    ) -> "Keeper | None":
+        name = stage.name if stage is not None else ""
+        if (place.workspace, name) in self._keepers:
+            return self._keepers[place.workspace, name]
+        own = self._own_keepers.get(place.workspace) if stage is None else None
+        keeper = own or self._around.keeper_of(placed.agent, placed.config, stage)
+        if stage is not None and keeper is None:
+            raise UserError(
+                "turns can be staged only where snapshots are taken: install git, and set "
+                "checkpoints.enabled to true"
+            )
+        return keeper
+
+    def _tidy_once(self, parts: Parts, keeper: "Keeper | None", config: "Config") -> None:
         """Drops snapshots that are too old or take too much room, when a folder is opened."""
-        keeper = self._keepers[workspace]
         if keeper is not None and keeper not in self._tidied:
             self._tidied.add(keeper)
             parts.spawn(partial(tidy, keeper, config))
@@ -196,10 +239,10 @@ class Places:
             if not self._opening[key].locked():
                 # It names the variables that were lent, such as keys of providers.
                 del self._opening[key]
-        folders = {workspace for workspace, _ in used}
-        for workspace in [each for each in self._keepers if each not in folders]:
-            keeper = self._keepers.pop(workspace)
-            if keeper is not None and workspace not in self._own_keepers:
+        folders = {(workspace, stage) for workspace, _, stage in used}
+        for place in [each for each in self._keepers if each not in folders]:
+            keeper = self._keepers.pop(place)
+            if keeper is not None and keeper not in self._own_keepers.values():
                 self._tidied.discard(keeper)
                 actor.spawn(partial(_to_the_end, keeper.aclose))
 
@@ -208,10 +251,16 @@ class Places:
         for each in list(self._open.values()):
             await each.stack.aclose()
         self._open.clear()
-        for workspace, keeper in self._keepers.items():
-            if keeper is not None and workspace not in self._own_keepers:
+        for keeper in self._keepers.values():
+            if keeper is not None and keeper not in self._own_keepers.values():
                 await keeper.aclose()
         self._keepers.clear()
+
+
+def stage_name(session_id: str, created_at: float) -> str:
+    """A session that is deleted and made again does not find the stage that it had."""
+    name = f"{session_id}\0{int(created_at)}"
+    return hashlib.sha256(name.encode()).hexdigest()[:STAGE_NAME_CHARACTERS]
 
 
 async def _to_the_end(close: Callable[[], Awaitable[None]]) -> None:

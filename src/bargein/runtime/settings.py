@@ -431,6 +431,20 @@ SETTINGS: tuple[Setting, ...] = (
         tightens=Tightens.ALWAYS,
     ),
     Setting(
+        "sandbox.staged",
+        _choice("on", "off"),
+        "let new sessions work in a copy of the workspace, until you accept what they changed",
+        "off",
+        project_may=("on",),
+    ),
+    Setting(
+        "sandbox.stage_megabytes_max",
+        COUNT,
+        "a larger workspace is not copied for staged turns",
+        4096,
+        own_only=True,
+    ),
+    Setting(
         "limits.memory_megabytes",
         COUNT,
         "how much memory a command may use",
@@ -453,6 +467,12 @@ SETTINGS: tuple[Setting, ...] = (
         COUNT,
         "how large a file a command may write",
         tightens=Tightens.LOWER,
+    ),
+    Setting(
+        "limits.tmp_megabytes",
+        COUNT,
+        "how much a session may keep in the /tmp of the sandbox, which is in memory then",
+        own_only=True,
     ),
     Setting(
         "mode",

@@ -69,20 +69,25 @@ class CommandSandbox:
         settings: SandboxSettings = SandboxSettings(),  # noqa: B008 - frozen
         hidden: Iterable[str] = (),
         door: str = "",
+        stage: str = "",
     ) -> None:
         """`hidden` are directories that the containment hides from every command anyway. `door` is
-        that of a `HostProxy`, if there is one."""
+        that of a `HostProxy`, if there is one. `stage` is a folder that commands see in place of
+        the workspace; then they see its repository read only, and none may leave the sandbox."""
         self._door = door
+        self._stage = os.path.realpath(stage) if stage else ""
         self.containment = containment
         self._folder = folder
         self._workspace = os.path.realpath(workspace)
         git = git_folders(self._workspace)
         self._doubt = git.doubt
-        self._git_writable = git.writable
+        self._git_writable = () if stage else git.writable
         self._more = [os.path.realpath(os.path.expanduser(path)) for path in settings.writable]
-        self.sealed = settings.sealed
+        self.sealed = settings.sealed or bool(stage)
+        self._has_own_home = settings.sealed
         own = tuple(os.path.join(self._workspace, name) for name in _OWN_SETTINGS)
-        self._protected = (*git.protected, *own, *shown_in_run())
+        repository = (os.path.join(self._workspace, ".git"),) if stage else ()
+        self._protected = (*repository, *git.protected, *own, *shown_in_run())
         known = hidden_paths(environment, settings.hidden, self._workspace)
         self._hidden = tuple(dict.fromkeys([*known, *hidden]))
         self._protected += _needed_in((*self._hidden, *map(os.path.realpath, _TEMPORARY)))
@@ -112,9 +117,10 @@ class CommandSandbox:
             )
         if self.report.network == "all" and landlock_version() < _SCOPED:
             return "with the machine's network, this kernel lets commands reach abstract sockets"
-        if self._doubt:
+        if self._doubt and not self._stage:
             return f"the sandbox cannot protect git's hooks and configuration: {self._doubt}"
-        for folder in self._writable:
+        # Of a workspace that is staged, commands write to a copy.
+        for folder in self._more if self._stage else self._writable:
             if f"{self._home}/".startswith(f"{folder}/".replace("//", "/")):
                 return f"{folder} holds your whole home directory, where every program has settings"
         return ""
@@ -152,6 +158,8 @@ class CommandSandbox:
             self._hidden,
             read_only,
             self._door,
+            (self._workspace, self._stage) if self._stage else None,
+            self.containment.report.limits.limits.tmp_bytes or 0,
         )
 
     def environment(self, view: SandboxView) -> dict[str, str]:
@@ -159,7 +167,7 @@ class CommandSandbox:
         variables = {"TMPDIR": "/tmp" if self.report.holds else view.tmp}
         if self._door and self.report.holds:
             variables |= proxy_variables()
-        return {**variables, "HOME": self._workspace} if self.sealed else variables
+        return {**variables, "HOME": self._workspace} if self._has_own_home else variables
 
     def _tmp_of(self, session_id: str) -> str:
         """One for a session and its sub-agents, kept until the program ends."""
@@ -181,6 +189,11 @@ class CommandSandbox:
             return ""
         reached = "only the hosts of sandbox.hosts" if self._door else "no network"
         network = "" if self.report.network == "all" else f", and reached {reached}"
+        if self._stage:
+            return (
+                f"\n[sandbox: {_COULD}{network}. It ran in a copy of the workspace, whose changes "
+                "the user accepts or discards; git's own folder is read only there.]"
+            )
         if self.sealed:
             return f"\n[sandbox: {_COULD}{network}. Nobody can change that here.]"
         return (

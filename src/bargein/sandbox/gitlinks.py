@@ -17,6 +17,9 @@ from typing import Final
 
 INDEX_BYTES_MAX: Final = 64 << 20
 """An index of some 600,000 files."""
+LINKS_MAX: Final = 10_000
+_PATH_BYTES_MAX: Final = 4096
+"""Nothing is at a longer path, for us or for git."""
 _SMALL_BYTES: Final = 1 << 20
 _GITLINK: Final = 0o160000
 _MODE_AT: Final = 24
@@ -57,7 +60,8 @@ def gitlinks(git: str) -> set[str]:
     """The paths, relative to the working tree, of repositories in the index of this `.git`.
 
     There may be paths among them that are none: the caller looks what is there. If the index cannot
-    be read, git cannot read it either, unless it is too large.
+    be read, git cannot read it either, unless it is too large. One path more than `LINKS_MAX` means
+    that there are others.
     """
     sha = 32 if _uses_sha256(git) else 20
     found: set[str] = set()
@@ -67,7 +71,11 @@ def gitlinks(git: str) -> set[str]:
                 if os.fstat(file.fileno()).st_size < _HEADER:
                     continue
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    found.update(_links(data, sha, shared=name != "index" or bool(_shared(git))))
+                    is_shared = name != "index" or bool(_shared(git))
+                    for path in _links(data, sha, shared=is_shared):
+                        found.add(path)
+                        if len(found) > LINKS_MAX:
+                            return found
         except (OSError, ValueError, struct.error, IndexError):
             continue
     return found
@@ -113,27 +121,33 @@ def _name_at(data: mmap.mmap, start: int, sha: int) -> bytes:
     flags = struct.unpack(">H", data[flags_at : flags_at + 2])[0]
     begin = flags_at + (4 if flags & _EXTENDED else 2)
     end = data.find(b"\0", begin)
-    return data[begin:end] if end > begin else b""
+    return data[begin:end] if 0 < end - begin <= _PATH_BYTES_MAX else b""
 
 
 def _entries(data: mmap.mmap, sha: int, version: int) -> Iterator[tuple[bytes, int]]:
+    """Without those whose names are too long. Reads each byte of the index a bounded number of
+    times, whatever it says: it is read on the loop."""
     count = int(struct.unpack(">I", data[8:12])[0])
-    at, name = _HEADER, b""
+    at, name, length = _HEADER, b"", 0
     for _ in range(count):
         mode = int(struct.unpack(">I", data[at + _MODE_AT : at + _MODE_AT + 4])[0])
         flags_at = at + 40 + sha
         flags = struct.unpack(">H", data[flags_at : flags_at + 2])[0]
         begin = flags_at + (4 if flags & _EXTENDED else 2)
+        kept = 0
         if version == 4:
+            # A name begins as the one before it, of which only the beginning is remembered.
             strip, begin = _number(data, begin)
-            end = data.find(b"\0", begin)
-            name = name[: len(name) - strip] + data[begin:end]
-            at = end + 1
-        else:
-            end = data.find(b"\0", begin)
-            name = data[begin:end]
-            at += (end - at + 8) // 8 * 8
-        yield name, mode
+            kept = length - strip
+        end = data.find(b"\0", begin)
+        if end < 0 or kept < 0:
+            return
+        added = data[begin : min(end, begin + _PATH_BYTES_MAX)]
+        name = (name[:kept] + added)[:_PATH_BYTES_MAX] if kept <= _PATH_BYTES_MAX else name
+        length = kept + end - begin
+        at = end + 1 if version == 4 else at + (end - at + 8) // 8 * 8
+        if length <= _PATH_BYTES_MAX:
+            yield name, mode
 
 
 def _number(data: mmap.mmap, at: int) -> tuple[int, int]:

@@ -13,36 +13,48 @@ Called on the loop. Nothing here waits.
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from bargein.sandbox.gitlinks import gitlinks, is_too_large, read_small
+from bargein.sandbox.gitlinks import LINKS_MAX, gitlinks, is_too_large, read_small
 from bargein.sandbox.protected_paths import UsersRepository, git_folder_of, modules_of
 
 SUFFIX: Final = ".set-aside"
 _NESTED_MAX: Final = 3
 _PLACES_MAX: Final = 10_000
+_REPOSITORIES_MAX: Final = 1000
 _NAMES_MAX: Final = 1000
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Lines of a configuration that run nothing. Whatever else there is may.
+# Lines of a configuration, without the blanks around them, that run nothing. Whatever else there is
+# may. Each line can be read in one way only: of several, each would be tried, on the loop.
 _PLAIN: Final = re.compile(
-    r"""\s*(
+    r"""(
         [#;].*
         | \[ (core | user | remote\ "[^"\\]*" | branch\ "[^"\\]*") \]
         | (repositoryformatversion | filemode | bare | logallrefupdates | ignorecase | symlinks
             | precomposeunicode | worktree | url | fetch | remote | merge | name | email)
-          \s* = [^\\]*
-    )?\s*\Z""",
+          [ \t]* = [^\\]*
+    )?""",
     re.IGNORECASE | re.VERBOSE,
 )
 
 # What is at a path: device, number, and the target of a link.
 _Mark = tuple[int, int, str]
 _NOTHING: Final = (0, 0, "")
+
+
+@dataclass(slots=True)
+class _Found:
+    """`places` are where git looks, `repositories` counts those that are there. The index of the
+    `crowded` ones says more than can be looked through."""
+
+    places: list[str]
+    crowded: set[str]
+    repositories: int = 0
 
 
 class PlantWatch:
@@ -57,7 +69,7 @@ class PlantWatch:
         self._places: dict[str, object] = {}
         self._config: object = None
         self._modules: set[str] = set()
-        self._was_too_large = False
+        self._crowded: set[str] = set()
         self._known_index: dict[str, tuple[object, set[str]]] = {}
 
     def begin(self) -> None:
@@ -67,9 +79,8 @@ class PlantWatch:
                 path: mark for path, mark in marks.items() if mark == _NOTHING or mark[2]
             }
             if self._repository is not None:
-                self._was_too_large = is_too_large(self._repository.git)
                 self._modules = set(_modules(self._repository))
-                linked = self._linked(self._repository)
+                linked, self._crowded = self._linked(self._repository)
                 self._places = {path: _about_repository(path) for path in linked}
                 self._config = _stamp(os.path.join(self._repository.common, "config"))
         self._commands += 1
@@ -84,12 +95,11 @@ class PlantWatch:
             return moved
         # Where git finds the repository of a submodule that is checked out later.
         new = sorted(set(_modules(repository)) - self._modules)
-        linked = list(self._linked(repository))
+        linked, crowded = self._linked(repository)
         new += [path for path in linked if _about_repository(path) != self._places.get(path)]
         running = [path for path in new if self._runs_programs(path)]
-        if is_too_large(repository.git) and not self._was_too_large:
-            # It may name anything. Without it, git shows every file as changed, and runs nothing.
-            running.append(f"{repository.git}/index")
+        # These may name anything. Without one, git shows every file as changed, and runs nothing.
+        running += [f"{git}/index" for git in sorted(crowded - self._crowded)]
         return [*moved, *filter(None, map(_set_aside, running))]
 
     def _runs_programs(self, path: str) -> bool:
@@ -105,17 +115,34 @@ class PlantWatch:
             return True
         return not (_is_plain(config) and _is_plain(folder / "config.worktree"))
 
-    def _linked(self, repository: UsersRepository, depth: int = 0) -> Iterator[str]:
-        """Where git looks for repositories because the index says that there are some."""
-        for name in islice(sorted(self._names(repository.git)), _PLACES_MAX):
+    def _linked(self, repository: UsersRepository) -> tuple[list[str], set[str]]:
+        """Where git looks for repositories because an index says that there are some, and the
+        repositories whose index says more than can be looked through."""
+        found = _Found([], set())
+        self._follow(repository, found, depth=0)
+        return found.places, found.crowded
+
+    def _follow(self, repository: UsersRepository, found: "_Found", depth: int) -> None:
+        names = self._names(repository.git)
+        if len(names) > LINKS_MAX or is_too_large(repository.git):
+            found.crowded.add(repository.git)
+        for name in sorted(names):
             if not name or name.startswith("/") or ".." in name.split("/"):
                 continue
+            if len(found.places) >= _PLACES_MAX or found.repositories >= _REPOSITORIES_MAX:
+                found.crowded.add(repository.git)
+                return
             place = os.path.join(repository.top, name, ".git")
-            yield place
-            below = git_folder_of(Path(place)) if depth < _NESTED_MAX else None
-            if below is not None:
+            found.places.append(place)
+            below = git_folder_of(Path(place))
+            if below is None:
+                continue
+            found.repositories += 1
+            if depth < _NESTED_MAX:
                 inner = UsersRepository(os.path.dirname(place), str(below), str(below))
-                yield from self._linked(inner, depth + 1)
+                self._follow(inner, found, depth + 1)
+            elif self._names(str(below)):
+                found.crowded.add(str(below))
 
     def _names(self, git: str) -> set[str]:
         stamp = _stamp(os.path.join(git, "index"))
@@ -132,7 +159,7 @@ def _is_plain(config: Path) -> bool:
         text = read_small(str(config))
     except (OSError, UnicodeDecodeError):
         return not os.path.lexists(config)
-    return all(_PLAIN.match(line) for line in text.split("\n"))
+    return all(_PLAIN.fullmatch(line.strip(" \t\r")) for line in text.split("\n"))
 
 
 def _modules(repository: UsersRepository) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bargein.sandbox.git_settings import settings_in
-from bargein.sandbox.gitlinks import gitlinks, read_small
+from bargein.sandbox.gitlinks import LINKS_MAX, gitlinks, read_small
 
 _SECRETS: Final = (
     *(".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", ".oci", ".terraform.d", ".chef"),
@@ -153,15 +153,16 @@ def _of_repository(entry: Path, workspace: Path) -> GitFolders:
         found = _of_worktree(entry)
     if found.repository is None:
         return found
-    linked = [os.path.join(above, name, ".git") for name in gitlinks(found.repository.git) if name][
-        :_MODULES_MAX
-    ]
+    repository = found.repository
+    names = gitlinks(repository.git)
+    if len(names) > LINKS_MAX:
+        doubt = f"{repository.git}/index names more repositories than can be watched"
+        found = found._replace(doubt=found.doubt or doubt)
+    linked = [os.path.join(above, name, ".git") for name in names if name][:_MODULES_MAX]
     return found._replace(
         protected=(
             *found.protected,
-            *_named_by_configuration(
-                above, Path(found.repository.git), Path(found.repository.common)
-            ),
+            *_named_by_configuration(above, Path(repository.git), Path(repository.common)),
             *(path for place in linked for path in _protected_at(Path(place))),
         )
     )

@@ -202,7 +202,17 @@ class Anywhere:
                 yield _encode(Frame(seq, events))
 
 
-LONG = ("compact_session", "undo_turn", "rewind_session", "redo_files", "delete_session")
+LONG = (
+    "accept_stage",
+    "compact_session",
+    "delete_session",
+    "discard_stage",
+    "get_stage",
+    "redo_files",
+    "rewind_session",
+    "undo_accept",
+    "undo_turn",
+)
 
 
 def place_of(event: Shown) -> int | None:

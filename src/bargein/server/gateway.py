@@ -189,6 +189,8 @@ class Gateway:
         self.uses = SharedUse(self)
         self.heavy_queues: dict[str, HeavyQueue] = {}
         self.large = anyio.Lock()
+        self.sharing = anyio.Lock()
+        """Held while the members of a session are changed: one change is made from the last."""
         self.events = EventEncoder()
         self.draining = anyio.Event()
         self.hurry = anyio.Event()

@@ -17,7 +17,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -258,7 +258,7 @@ class Guests:
                 known = ", ".join(each.name for each in shared.guests) or "nobody has joined yet"
                 raise UserError(f"there is no guest {name!r} in this session: {known}")
             role = Member.WRITE if approves else Member.TALK
-            await self._set_members(session, {**self._members(session), name: role})
+            await self._set_members(session, lambda members: {**members, name: role})
             return self.view(session)
 
     async def unshare(self, session: str) -> tuple[str, ...]:
@@ -271,9 +271,9 @@ class Guests:
             for guest in shared.guests:
                 await revoke_token(self._gateway.db, guest.token)
             names = {each.name for each in shared.guests}
-            members = self._members(session)
             await self._set_members(
-                session, {who: role for who, role in members.items() if who not in names}
+                session,
+                lambda members: {who: role for who, role in members.items() if who not in names},
             )
             left = {each: it for each, it in self._chats.sessions.items() if each != session}
             self._write(SharedChats(self._chats.place if left else None, left))
@@ -321,7 +321,7 @@ class Guests:
                 note="a guest of a shared chat",
             )
             await self._set_members(
-                session, {**self._members(session), invitation.name: Member.TALK}
+                session, lambda members: {**members, invitation.name: Member.TALK}
             )
             await self._gateway.db.consent(session, invitation.name, Consent.ACCEPTED)
             self._gateway.access.consent(session, invitation.name, Consent.ACCEPTED)
@@ -349,11 +349,15 @@ class Guests:
         owned = self._gateway.access.owned(session)
         return owned.members if owned is not None else {}
 
-    async def _set_members(self, session: str, members: dict[str, Member]) -> None:
-        if self._gateway.access.owned(session) is None:
-            return  # it was deleted, and its members with it
-        await self._gateway.db.share(session, members)
-        self._gateway.access.share(session, members)
+    async def _set_members(
+        self, session: str, change: Callable[[Mapping[str, Member]], dict[str, Member]]
+    ) -> None:
+        async with self._gateway.sharing:
+            if self._gateway.access.owned(session) is None:
+                return  # it was deleted, and its members with it
+            members = change(self._members(session))
+            await self._gateway.db.share(session, members)
+            self._gateway.access.share(session, members)
         self._gateway.cut_unshared()
 
     def _put(self, session: str, shared: SharedSession) -> None:

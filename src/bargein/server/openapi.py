@@ -12,11 +12,13 @@ from bargein.server.openai.described import BODIES, describe
 from bargein.server.operation import Operation
 from bargein.server.problems import MEDIA_TYPE, STATUS, Code, ProblemBody
 from bargein.server.shapes import (
+    AcceptWanted,
     Answer,
     CallInterrupt,
     Command,
     CutOff,
     DiffWanted,
+    DiscardWanted,
     ForkWanted,
     GuestChange,
     GuestWanted,
@@ -38,6 +40,7 @@ from bargein.server.shapes import (
     SessionChange,
     SideQuestion,
     SocketReply,
+    StageWanted,
     StopAll,
     UndoCallsWanted,
     UndoWanted,
@@ -82,6 +85,9 @@ EXAMPLES: dict[type[msgspec.Struct], object] = {
     UndoCallsWanted: {"calls": ["t3_1_1"]},
     RewindWanted: {"turn": "t3", "what": "files"},
     DiffWanted: {"turn": "t4"},
+    AcceptWanted: {"paths": ["src"], "overrule": ["src/main.py"]},
+    DiscardWanted: {"paths": ["notes.txt"]},
+    StageWanted: {"on": True},
     ForkWanted: {"turn": "t3"},
     PlaceWanted: {"workspace": "/home/alice/project", "model": "openai:gpt-5-mini"},
     PromptWanted: {"name": "mcp__git__review", "words": "src"},

@@ -16,7 +16,15 @@ from bargein.runtime.opened_agent import OpenedAgent
 from bargein.server.access import DOOR
 from bargein.server.operation import ApiRequest, Operation, Reply, lookup, operation
 from bargein.server.problems import Code, Problem
-from bargein.server.shapes import Done, LeaveWanted, Nothing, PlaceWanted, PromptText, PromptWanted
+from bargein.server.shapes import (
+    Done,
+    LeaveWanted,
+    Nothing,
+    PlaceWanted,
+    PromptText,
+    PromptWanted,
+    StageWanted,
+)
 from bargein.session.agent import LoopAgent
 
 
@@ -51,8 +59,10 @@ async def place_session(request: ApiRequest, body: PlaceWanted) -> Reply:
         raise Problem(Code.FORBIDDEN, "this server works in one folder, or in none")
     if not os.path.isabs(body.workspace):
         raise Problem(Code.BAD_REQUEST, f"workspace is {body.workspace!r}; give an absolute path")
+    before = await opened.session.place()
+    stays = before is not None and before.staged and before.workspace == body.workspace
     await opened.session.set_place(
-        SessionPlace(body.workspace, body.model),
+        SessionPlace(body.workspace, body.model, stays if body.staged is None else body.staged),
         environment=body.environment,
         by=request.principal.name,
     )
@@ -173,8 +183,27 @@ async def _agent(request: ApiRequest) -> tuple[OpenedAgent, LoopAgent]:
     return found
 
 
+@operation(
+    "PUT",
+    "/sessions/{session}/stage",
+    StageWanted,
+    replies={200: Done},
+    problems=(Code.NOT_FOUND, Code.FORBIDDEN, Code.BUSY),
+    kept=False,
+)
+async def stage_session(request: ApiRequest, body: StageWanted) -> Reply:
+    """Let a session work in a copy of its folder, from its next turn on, or in the folder itself
+    again. Only for terminals of the user who runs the server, by its unix socket."""
+    opened = await request.open("own")
+    if request.principal.token != DOOR:
+        raise Problem(Code.FORBIDDEN, "only a terminal of the server's own user stages a session")
+    await opened.session.set_staged(body.on, by=request.principal.name)
+    return Reply(200, Done())
+
+
 PLACE_OPERATIONS: tuple[Operation, ...] = (
     place_session,
+    stage_session,
     get_place,
     get_mcp,
     get_prompt,

@@ -264,10 +264,12 @@ async def _share(gateway: Gateway, root: str, session_id: str, members: dict[str
             f"{session_id} was not made through this server, or is a child: share its root instead",
         )
 
-    _check_invitations(gateway, root, members)
-
-    await gateway.db.share(root, members)
-    gateway.access.share(root, members)
+    async with gateway.sharing:
+        if gateway.access.owned(root) is None:
+            raise Problem(Code.NOT_FOUND, f"{session_id} was deleted meanwhile")
+        _check_invitations(gateway, root, members)
+        await gateway.db.share(root, members)
+        gateway.access.share(root, members)
     gateway.cut_unshared()
 
 

@@ -16,6 +16,7 @@ from bargein.contracts.model import Image, ModelMessage, Text
 from bargein.contracts.output import Output
 from bargein.contracts.permission import Grant, GrantScope, May, PermissionMode
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import OpenQuestion
 from bargein.server.references import AttachmentRef, ImageRef
 from bargein.session.rewinding import Rewind
@@ -207,6 +208,32 @@ class DiffWanted(_Asked, frozen=True):
     turn: Id | None = None
 
 
+class AcceptWanted(_Asked, frozen=True):
+    """Without `paths`: everything that is staged. `overrule` are paths that change although
+    somebody changed them meanwhile."""
+
+    paths: tuple[str, ...] = ()
+    overrule: tuple[str, ...] = ()
+
+
+class DiscardWanted(_Asked, frozen=True):
+    """Without `paths`: everything that is staged."""
+
+    paths: tuple[str, ...] = ()
+
+
+class StageWanted(_Asked, frozen=True):
+    """`on`: the session works in a copy of its folder from its next turn on."""
+
+    on: bool
+
+
+class StageView(msgspec.Struct, frozen=True):
+    """What is staged; nothing if the session is not staged."""
+
+    files: StagedFiles | None = None
+
+
 class StopAll(_Asked, frozen=True):
     """Stops these `sessions`; without them, all that run. The `scope` `session` stops their
     background calls too."""
@@ -217,11 +244,13 @@ class StopAll(_Asked, frozen=True):
 
 
 class PlaceWanted(_Asked, frozen=True):
-    """`workspace` is an absolute path. Without `model` the folder's settings decide. `environment`
-    has the user's variables for the agent there, such as keys of providers."""
+    """`workspace` is an absolute path. Without `model` the folder's settings decide. `staged`: the
+    session works in a copy of the folder; without it, that stays as it is. `environment` has the
+    user's variables for the agent there, such as keys of providers."""
 
     workspace: Annotated[str, Meta(min_length=1, max_length=4096)]
     model: Annotated[str, Meta(max_length=1000)] = ""
+    staged: bool | None = None
     environment: Annotated[dict[str, str], Meta(max_length=ENVIRONMENT_MAX)] = {}
 
 

@@ -3,11 +3,14 @@ history, end."""
 
 from bargein.contracts.checkpoint import FilesUndone
 from bargein.contracts.event import TurnOutcome
+from bargein.contracts.stage import StagedFiles
 from bargein.server.gateway import Opened
-from bargein.server.operation import ApiRequest, Operation, Reply, operation
+from bargein.server.operation import ApiRequest, Operation, Reply, lookup, operation
 from bargein.server.problems import Code
 from bargein.server.shapes import (
+    AcceptWanted,
     DiffWanted,
+    DiscardWanted,
     Done,
     FilesDiff,
     History,
@@ -15,6 +18,7 @@ from bargein.server.shapes import (
     PreviewWanted,
     ResultView,
     RewindWanted,
+    StageView,
     UndoCallsWanted,
     UndoWanted,
 )
@@ -120,6 +124,57 @@ async def diff_turn(request: ApiRequest, body: DiffWanted) -> Reply:
     return Reply(200, FilesDiff(await opened.session.diff(body.turn)))
 
 
+@lookup("/sessions/{session}/stage", replies={200: StageView}, problems=SEEN)
+async def get_stage(request: ApiRequest) -> Reply:
+    """Read what is staged: what an acceptance would do, and the diff."""
+    opened = await request.open("write")
+    return Reply(200, StageView(await opened.session.staged()))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/stage/accept",
+    AcceptWanted,
+    replies={200: StagedFiles},
+    problems=(*SEEN, Code.BUSY),
+)
+async def accept_stage(request: ApiRequest, body: AcceptWanted) -> Reply:
+    """Change the session's folder as its stage was changed. What somebody changed there meanwhile
+    is kept and named."""
+    opened = await _open_trusted(request)
+    done = await opened.session.accept_staged(
+        body.paths, overrule=body.overrule, by=request.principal.name
+    )
+    return Reply(200, done)
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/stage/undo",
+    Nothing,
+    replies={200: StagedFiles},
+    problems=(*SEEN, Code.BUSY, Code.TOO_LATE),
+)
+async def undo_accept(request: ApiRequest, body: Nothing) -> Reply:
+    """Take the last acceptance back. What it changed is staged again."""
+    opened = await _open_trusted(request)
+    return Reply(200, await opened.session.undo_accept(by=request.principal.name))
+
+
+@operation(
+    "POST",
+    "/sessions/{session}/stage/discard",
+    DiscardWanted,
+    replies={200: StagedFiles},
+    problems=(*SEEN, Code.BUSY),
+)
+async def discard_stage(request: ApiRequest, body: DiscardWanted) -> Reply:
+    """Drop what is staged."""
+    opened = await _open_trusted(request)
+    done = await opened.session.discard_staged(body.paths, by=request.principal.name)
+    return Reply(200, done)
+
+
 @operation(
     "POST",
     "/sessions/{session}/compact",
@@ -192,6 +247,10 @@ UPKEEP_OPERATIONS: tuple[Operation, ...] = (
     rewind_session,
     redo_files,
     diff_turn,
+    get_stage,
+    accept_stage,
+    undo_accept,
+    discard_stage,
     compact_session,
     dismiss_question,
     import_history,

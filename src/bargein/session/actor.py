@@ -32,6 +32,7 @@ from bargein.contracts.event import (
 )
 from bargein.contracts.live import Live, Notice, Paused, Stopping
 from bargein.contracts.message import Message
+from bargein.contracts.stage import SessionStage
 from bargein.contracts.store import AcceptKey, Commit, SessionHead, StaleEpoch, Store
 from bargein.contracts.tool import CallResult, ChildReport, ChildTask, Question, UndoingToolbox
 from bargein.errors import BargeinError
@@ -109,6 +110,7 @@ class Parts(msgspec.Struct, frozen=True):
     make_child: Callable[[ChildRun, AgentKind], Awaitable["Actor"]]
     side_request: MakeSideRequest | None = None
     toolbox: UndoingToolbox | None = None
+    stage: SessionStage | None = None
 
 
 class Actor:

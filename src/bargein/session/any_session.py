@@ -17,6 +17,7 @@ from bargein.contracts.model import ModelMessage
 from bargein.contracts.permission import GrantScope, KeptGrant, May, PermissionMode
 from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import OpenQuestion
 from bargein.session.broadcast import Watched
 from bargein.session.results import TurnResult
@@ -147,6 +148,18 @@ class AnySession(Protocol):
     async def undo_calls(self, calls: Sequence[str] | None = None) -> CallsBeingUndone: ...
 
     async def diff(self, turn: str | None = None) -> str: ...
+
+    async def staged(self) -> StagedFiles | None: ...
+
+    async def set_staged(self, on: bool = True) -> None: ...
+
+    async def accept_staged(
+        self, paths: Sequence[str] = (), *, overrule: Sequence[str] = ()
+    ) -> StagedFiles: ...
+
+    async def undo_accept(self) -> StagedFiles: ...
+
+    async def discard_staged(self, paths: Sequence[str] = ()) -> StagedFiles: ...
 
     async def compact(self) -> TurnResult[Any]: ...
 

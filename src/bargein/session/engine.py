@@ -63,6 +63,7 @@ from bargein.session.session import Session
 from bargein.session.side_question import SideRun
 from bargein.session.side_request import MakeSideRequest
 from bargein.session.snapshot import stored_in
+from bargein.session.staging import refuse_to_leave_stage
 from bargein.session.state import SessionState
 from bargein.session.title import Titles
 from bargein.session.turn import AgentFunction
@@ -90,6 +91,7 @@ class PartsOf(Protocol):
         *,
         environment: Mapping[str, str] | None = None,
         brought: bool = False,
+        created_at: float = 0.0,
     ) -> Parts: ...
 
 
@@ -352,7 +354,9 @@ class SessionEngine:
             place = self._place_of(head.id)
         if place is None or self._parts_of is None:
             return None
-        return await self._parts_of(self.parts, head.id, place, brought=True)
+        return await self._parts_of(
+            self.parts, head.id, place, brought=True, created_at=head.created_at
+        )
 
     async def place(
         self,
@@ -371,7 +375,14 @@ class SessionEngine:
             parts: Parts | None = None
             if self._parts_of is not None:
                 self._refuse_to_move(actor, command)
-                parts = await self._parts_of(self.parts, session_id, place, environment=environment)
+                await refuse_to_leave_stage(actor, place)
+                parts = await self._parts_of(
+                    self.parts,
+                    session_id,
+                    place,
+                    environment=environment,
+                    created_at=actor.created_at,
+                )
             if not actor.gone.is_set:
                 break  # otherwise it left memory meanwhile
         reply = actor.post(command)

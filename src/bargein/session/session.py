@@ -51,9 +51,10 @@ from bargein.contracts.permission import (
 )
 from bargein.contracts.place import SessionPlace
 from bargein.contracts.receipt import Receipt, Scope
+from bargein.contracts.stage import StagedFiles
 from bargein.contracts.tool import Approval, OpenQuestion
 from bargein.errors import BargeinError, UserError
-from bargein.session import rewinding
+from bargein.session import rewinding, staging
 from bargein.session.abort import Interrupt, land, stopped_before
 from bargein.session.broadcast import Watched
 from bargein.session.children import views
@@ -658,6 +659,46 @@ class Session(Generic[T]):
         actor = await self._all_told()
         return await rewinding.undo_calls(actor, calls, await self.events(), by=by)
 
+    # The stage
+
+    async def staged(self) -> StagedFiles | None:
+        """What this session's turns changed in its stage and nobody has accepted: what an
+        acceptance would do, and the diff. None if the session is not staged."""
+        actor = await self._engine.actor(self.id)
+        return await actor.parts.stage.look() if actor.parts.stage is not None else None
+
+    async def set_staged(self, on: bool = True, *, by: str = "user") -> None:
+        """Let the session work in a copy of its folder from its next turn on, its stage: the folder
+        changes when somebody accepts. `False` ends that. Raises `Busy` if a turn runs, `UserError`
+        if nothing can be staged here, or if something is still staged."""
+        check_texts(by=by)
+        actor = await self._engine.actor(self.id)
+        place = actor.state.place or SessionPlace("")
+        stage = actor.parts.stage
+        await self.set_place(msgspec.structs.replace(place, staged=on), by=by)
+        if not on and stage is not None:
+            await stage.drop()
+
+    async def accept_staged(
+        self, paths: Sequence[str] = (), *, overrule: Sequence[str] = (), by: str = "user"
+    ) -> StagedFiles:
+        """Change the session's folder as its stage was changed: these paths and what is below
+        them, or everything. A path that somebody changed meanwhile is kept and named, unless
+        `overrule` names it. Raises `Busy` if a turn runs, or a call in the background."""
+        check_texts(by=by)
+        return await staging.accept(await self._all_told(), paths, overrule, by=by)
+
+    async def undo_accept(self, *, by: str = "user") -> StagedFiles:
+        """Take the last acceptance back, as far as nobody has changed its files since. What it
+        changed is staged again."""
+        check_texts(by=by)
+        return await staging.take_back(await self._all_told(), await self.events(), by=by)
+
+    async def discard_staged(self, paths: Sequence[str] = (), *, by: str = "user") -> StagedFiles:
+        """Drop what is staged: these paths and what is below them, or everything."""
+        check_texts(by=by)
+        return await staging.discard(await self._all_told(), paths, by=by)
+
     async def _all_told(self) -> "Actor":
         """Wait until the log tells everything, snapshots included."""
         actor = await self._engine.actor(self.id)
@@ -714,7 +755,8 @@ class Session(Generic[T]):
         """Let the session work in another folder or with another model, from its next turn on.
         Raises `Busy` if a turn works in its folder. An engine without `agent_of` only writes the
         place down. `environment` has variables for the agent there, such as keys of providers; it
-        stays in memory, until the engine is closed."""
+        stays in memory, until the engine is closed. Raises `UserError` if something is staged that
+        the session would leave behind."""
         check_texts(by=by)
         await self._engine.place(self.id, place, environment=environment, by=by)
 

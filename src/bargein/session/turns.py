@@ -9,6 +9,7 @@ from bargein.cancel.latch import Latch
 from bargein.errors import BargeinError
 from bargein.session.abort import announce, run_turn
 from bargein.session.commands import Announce, StartTurn
+from bargein.session.staging import refreshing
 from bargein.session.turn import AgentFunction, Turn
 from bargein.session.undoing_calls import undoes_calls
 
@@ -55,7 +56,10 @@ class Turns:
         if self._actor.run is None:
             self._actor.tree.turn_began()
         self._actor.files.turn_begins()
-        self._actor.spawn(partial(self._run, turn, self._agent_of(start)))
+        agent = self._agent_of(start)
+        if self._parts.stage is not None and start.messages and self._actor.run is None:
+            agent = refreshing(self._actor, self._parts.stage, agent)
+        self._actor.spawn(partial(self._run, turn, agent))
 
     def _agent_of(self, start: StartTurn) -> AgentFunction:
         parts = self._parts

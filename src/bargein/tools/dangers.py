@@ -30,6 +30,11 @@ from bargein.tools.shell import SimpleCommand, read_commands
 __all__ = ["Danger", "Why", "look_at"]
 
 _DEPTH_MAX = 5
+# About the characters of a text that is looked at; a word is some of them.
+_WORK_MIN = 200_000
+_WORK_EACH = 4
+_WORK_A_TEXT = 100
+_WORK_A_WORD = 8
 _TEXT_CHARS_MAX = 4096
 _SHELLS = {"sh", "bash", "zsh", "dash", "ksh", "fish", "ash", "pwsh", "powershell"}
 _SOURCES = {"source", ".", "eval"}
@@ -160,19 +165,35 @@ _CODE_DELETES_FILES = re.compile(
 def look_at(text: str, *, as_code: bool = False) -> Danger | None:
     """The worst danger in a command, or None."""
     found: Danger | None = None
-    for danger in _dangers(text, as_code, 0):
+    for danger in _dangers(text, as_code, 0, _Work(_WORK_MIN + _WORK_EACH * len(text))):
         if danger.catastrophe:
             return danger
         found = found or danger
     return found
 
 
-def _dangers(text: str, as_code: bool, depth: int) -> Iterator[Danger]:
+class _Work:
+    """Bounds how much is looked at inside of other commands: one can be there in thousands of ways,
+    and nobody can stop anything meanwhile."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def spend(self, size: int) -> bool:
+        """Whether there was so much left."""
+        self._left -= size
+        return self._left >= 0
+
+
+def _dangers(text: str, as_code: bool, depth: int, work: _Work) -> Iterator[Danger]:
+    if depth and not work.spend(_WORK_A_TEXT + len(text)):
+        yield Danger(Why.UNREADABLE)
+        return
     if ":(){" in "".join(text.split()):
         yield Danger(Why.BOMB)
     if as_code:
         yield from _of_code(text)
-    walk = _Walk(depth)
+    walk = _Walk(depth, work)
     for command in read_commands(text, as_code=as_code):
         if not as_code or _is_in_code(command):
             yield from walk.step(command)
@@ -226,8 +247,9 @@ class _Pipe:
 class _Walk:
     """Carries state from one simple command to the next: fetched files, `cd`, the pipeline."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, work: _Work) -> None:
         self._depth = depth
+        self._work = work
         self._fetched: set[str] = set()
         self._folder = ""
         self._pipe = _Pipe()
@@ -258,7 +280,7 @@ class _Walk:
             texts += [word.partition(mark)[2] for mark in ("$(", "`") if mark in word]
         if self._depth < _DEPTH_MAX:
             for text in texts:
-                yield from _dangers(text, False, self._depth + 1)
+                yield from _dangers(text, False, self._depth + 1, self._work)
         self._remember(command, stage)
 
     def _of_many(self, command: SimpleCommand, stage: _Stage, many: bool) -> Iterator[Danger]:
@@ -277,16 +299,19 @@ class _Walk:
         if self._depth >= _DEPTH_MAX:
             return
         for inner in _commands_inside(stage):
+            if not self._work.spend(_WORK_A_TEXT + _WORK_A_WORD * len(inner)):
+                yield Danger(Why.UNREADABLE)
+                return
             finds = stage.head in ("find", "fd", "fdfind")
             if finds and basename(inner[0]) in _DELETERS:
                 yield Danger(Why.FOUND)
-            walk = _Walk(self._depth + 1)
+            walk = _Walk(self._depth + 1, self._work)
             yield from walk.step(SimpleCommand(words=inner))
 
     def _codes(self, stage: _Stage, command: SimpleCommand) -> Iterator[Danger]:
         if self._depth < _DEPTH_MAX:
             for code in _codes_of(stage, command):
-                yield from _dangers(code, True, self._depth + 1)
+                yield from _dangers(code, True, self._depth + 1, self._work)
 
     def _of_running(self, command: SimpleCommand, stage: _Stage) -> Iterator[Danger]:
         """Running what was fetched: piped, substituted, or written to a file earlier."""

@@ -52,6 +52,7 @@ def search_tool(tool_environment: ToolEnvironment) -> Tool[..., Any]:
         tool_environment.workspace.named(path)
         request = {
             "root": tool_environment.workspace.root,
+            "shown": tool_environment.workspace.shown,
             "hidden": sorted(tool_environment.workspace.hidden()),
             "path": path,
             "pattern": pattern,

@@ -155,7 +155,8 @@ def _search(given: dict[str, Any], found: _Found) -> None:
     pattern = _compile(given["pattern"], lambda expression: re.compile(expression, flags))
     glob = _compile(given["glob"] or "**", glob_to_pattern)
     hidden = frozenset((device, number) for device, number in given["hidden"])
-    with Workspace(given["root"], known_hidden=hidden).place(given["path"]) as place:
+    workspace = Workspace(given["root"], known_hidden=hidden, shown=given["shown"])
+    with workspace.place(given["path"]) as place:
         state = place.stat()
         if state is None:
             raise FileNotFoundError

@@ -30,13 +30,16 @@ def open_tool_environment(
     *,
     hidden: Iterable[str] = (),
     sandbox: CommandSandbox | None = None,
+    stage: str = "",
 ) -> ToolEnvironment:
     """Opens an environment for tools. Secrets are removed from `environment`, which is the
     program's own. File tools refuse the `hidden` directories, wherever the workspace is. `terminal`
-    and `python` run in `sandbox`, if there is one."""
+    and `python` run in `sandbox`, if there is one. File tools work in `stage` instead of the
+    folder, if it is given, as the sandbox has to."""
     settings = settings or ToolSettings()
     clean = scrubbed(environment, settings.environment_allowed)
-    return ToolEnvironment(containment, Workspace(folder, hidden), clean, settings, sandbox)
+    workspace = Workspace(stage or folder, hidden, shown=folder if stage else "")
+    return ToolEnvironment(containment, workspace, clean, settings, sandbox)
 
 
 def standard_tools(tool_environment: ToolEnvironment) -> tuple[Tool[..., Any], ...]:

@@ -195,4 +195,4 @@ def _folder(tool_environment: ToolEnvironment, cwd: str) -> str:
     home = tool_environment.environment.get("HOME", "")
     if home and (cwd == "~" or cwd.startswith("~/")):
         cwd = home + cwd[1:]
-    return os.path.join(tool_environment.workspace.root, cwd)
+    return os.path.join(tool_environment.workspace.shown, cwd)

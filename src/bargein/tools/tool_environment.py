@@ -100,7 +100,8 @@ class ToolEnvironment:
             try:
                 process = await containment.spawn(
                     argv,
-                    cwd=folder or self.workspace.root,
+                    # Only in the sandbox is a stage at the workspace's own place.
+                    cwd=folder or (self.workspace.root if view is None else self.workspace.shown),
                     env=env,
                     token=token or context.token,
                     pty=pty,

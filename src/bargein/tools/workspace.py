@@ -105,15 +105,18 @@ def refuse_if_hidden(found: os.stat_result, path: str, hidden: frozenset[Identit
 
 class Workspace:
     """The directory that file tools are confined to. They refuse the `hidden` directories and
-    everything with an identity in `known_hidden`."""
+    everything with an identity in `known_hidden`. `shown` is the path under which the model knows
+    it, if that is another: that of the workspace, for a stage."""
 
     def __init__(
         self,
         root: str | os.PathLike[str],
         hidden: Iterable[str] = (),
         known_hidden: Iterable[Identity] = (),
+        shown: str | os.PathLike[str] = "",
     ) -> None:
         self.root = os.path.abspath(root)
+        self.shown = os.path.abspath(shown) if shown else self.root
         self._real_root = os.path.realpath(root)
         self._hidden_directories = tuple(hidden)
         self._known_hidden = frozenset(known_hidden)
@@ -179,11 +182,12 @@ class Workspace:
         return [part for part in path.split("/") if part not in ("", ".")]
 
     def _inside(self, path: str) -> str:
-        for root in (self.root, self._real_root):
+        roots = (self.shown, os.path.realpath(self.shown), self.root, self._real_root)
+        for root in roots:
             if path == root or path.startswith(root.rstrip("/") + "/"):
                 return path[len(root) :]
         raise PathRefused(
-            f"{path} is outside the workspace {self.root}; give a path from there, such as "
+            f"{path} is outside the workspace {self.shown}; give a path from there, such as "
             "src/main.py."
         )
 

@@ -35,10 +35,12 @@ def converse(
     go_on: bool = False,
     any_folder: bool = False,
     share: bool = False,
+    come_back: str = "bargein",
     open_engine: "OpenEngine | None" = None,
 ) -> int:
     """Talks in this terminal until the user leaves: with the engine that is opened, or else with
-    the owner of the data directory or one of our own."""
+    the owner of the data directory or one of our own. `come_back` is the command that does the same
+    again, without what it says of the session."""
     if open_engine is None:
         # It starts while this program loads the rest of itself.
         begun = begin_host(config)
@@ -49,6 +51,7 @@ def converse(
         "open_engine": open_engine,
         "any_folder": any_folder,
         "share": share,
+        "come_back": come_back,
     }
     if is_plain(config):
         from bargein.cli import plain

@@ -103,7 +103,8 @@ class Activity:
             case CallResulted(call=call) if call.id in self._plans_awaited:
                 self._plans_awaited.remove(call.id)
                 return [change, *self._caught_up()]
-            case TurnClosed():
+            case TurnOpened() | TurnClosed():
+                # A store that fails brings no result, and sometimes no end of the turn.
                 self._plans_awaited.clear()
                 return [*self._caught_up(), change]
             case _ if self._plans_awaited:

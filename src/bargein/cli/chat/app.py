@@ -48,7 +48,7 @@ from bargein.cli.chat.paint import LINE_COLOURS, Painter, symbols_for
 from bargein.cli.chat.picking import pick_of
 from bargein.cli.chat.resizing import Drawing, ScreenOutput, reflows
 from bargein.cli.chat.status import status
-from bargein.cli.chat.talk import Talk, Work
+from bargein.cli.chat.talk import COME_BACK, Talk, Work
 from bargein.cli.chat.view import View
 from bargein.cli.joining import OpenEngine, hosted_engine
 from bargein.cli.leaving import Leaving
@@ -90,6 +90,7 @@ class Chat:
         go_on: bool = False,
         any_folder: bool = False,
         share: bool = False,
+        come_back: str = COME_BACK,
         open_engine: OpenEngine = hosted_engine,
         keyboard: Input | None = None,
     ) -> None:
@@ -101,6 +102,7 @@ class Chat:
             go_on=go_on,
             any_folder=any_folder,
             share=share,
+            come_back=come_back,
             open_engine=open_engine,
         )
         self.left = anyio.Event()
@@ -397,7 +399,7 @@ class Chat:
         self._leaving.over()
         session = self.talk.session
         if session is not None and self.talk.said and self._says_how_to_go_on:
-            _say(f"bargein -c goes on here (session {session.id})")
+            _say(f"{self.talk.come_back} goes on here (session {session.id})")
         return self._failed
 
     async def _close(self, group: TaskGroup) -> None:
@@ -409,7 +411,8 @@ class Chat:
             # The engine is already closed.
             _say(f"bargein chat: {self._parting}")
         else:
-            self._leaving.tell(self.talk.running_in_words, goes_on=self.talk.goes_on)
+            back = self.talk.come_back if self.talk.goes_on else ""
+            self._leaving.tell(self.talk.running_in_words, come_back=back)
         self._group = None
         group.cancel_scope.cancel()
 

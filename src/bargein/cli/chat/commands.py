@@ -12,6 +12,7 @@ from bargein.cli.chat.guests import share, unshare
 from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.picking import described, fitting, sessions_fitting
 from bargein.cli.chat.rewinding import diff, redo, rewind, undo
+from bargein.cli.chat.staging import stage
 from bargein.cli.chat.talk import Talk, find_session, new_session_id
 from bargein.cli.doctor import describe_commands, describe_sandbox
 from bargein.cli.granted import in_lines
@@ -572,6 +573,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "redo": SlashCommand("take back what /undo did to files", redo),
     "rewind": SlashCommand("list the turns; /rewind TURN goes back to before it", rewind),
     "diff": SlashCommand("show what the last turn changed in files; /diff TURN", diff),
+    "stage": SlashCommand("show what is staged; /stage accept, discard, undo, on or off", stage),
     "retry": SlashCommand("ask again what a failure or crash left unanswered", _retry),
     "pause": SlashCommand("pause before the next step", _pause),
     "continue": SlashCommand("continue after a pause, or with what is held", _continue),

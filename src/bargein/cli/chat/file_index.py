@@ -18,10 +18,10 @@ FILES_MAX = 50_000
 OLD_S = 5.0
 LIST_S = 5.0
 _LEFT_OUT = frozenset({"node_modules", "__pycache__", "target", "venv"})
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
 # Git fetches what a partial clone lacks, with the program that its settings name. Not each version
 # knows both.
-_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+_NO_FETCH = ("env", "GIT_NO_LAZY_FETCH=1", "GIT_ALLOW_PROTOCOL=none")
+_GIT = (*_NO_FETCH, "git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false")
 
 
 class FileIndex:
@@ -53,11 +53,8 @@ def list_files(folder: Path) -> list[str]:
 
 def _by_git(folder: Path) -> list[str] | None:
     command = [*_GIT, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    environment = {**os.environ, **_NO_FETCH}
     try:
-        ran = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, timeout=LIST_S, check=False
-        )
+        ran = subprocess.run(command, cwd=folder, capture_output=True, timeout=LIST_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if ran.returncode != 0:

@@ -62,7 +62,11 @@ async def rewind(talk: Talk, rest: str) -> None:
 
 async def diff(talk: Talk, rest: str) -> None:
     _, session = talk.opened()
-    lines = harmless(await session.diff(rest or None)).rstrip("\n").split("\n")
+    tell_diff(talk, await session.diff(rest or None))
+
+
+def tell_diff(talk: Talk, text: str) -> None:
+    lines = harmless(text).rstrip("\n").split("\n")
     if lines == [""]:
         talk.face.tell("dim", "no file was changed")
         return

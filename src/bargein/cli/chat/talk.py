@@ -27,7 +27,7 @@ from bargein.cli.chat.paint import harmless
 from bargein.cli.chat.picking import SESSIONS_LISTED
 from bargein.cli.chat.shell import EndedCommand, ShellCommand
 from bargein.cli.default_agent import describe_found_model
-from bargein.cli.granted import obey_mode_flag
+from bargein.cli.granted import STAGED_NOW, obey_mode_flag, obey_staged_flag
 from bargein.cli.here import lent_environment, place_here
 from bargein.cli.joining import OpenEngine, hosted_engine, note_place
 from bargein.cli.receipts import in_words
@@ -51,6 +51,7 @@ from bargein.view import ShownCall
 READ_S = 0.5
 """How long a question must have been visible before typed input can be meant for it."""
 TURNS_SHOWN_AGAIN = 3
+COME_BACK = "bargein"
 SESSIONS_LOOKED_AT = 1000
 
 Work = Callable[[], Coroutine[object, object, None]]
@@ -124,6 +125,7 @@ class Talk:
         go_on: bool = False,
         any_folder: bool = False,
         share: bool = False,
+        come_back: str = COME_BACK,
         open_engine: OpenEngine = hosted_engine,
     ) -> None:
         self.config = config
@@ -142,6 +144,7 @@ class Talk:
         self._go_on = go_on
         self._any_folder = any_folder
         self._share = share
+        self._come_back = come_back
         self._asked_here = 0
         self._answers: dict[str, Callable[[str], object]] = {}
         self._open_engine = open_engine
@@ -169,6 +172,18 @@ class Talk:
     def goes_on(self) -> bool:
         """Whether what runs goes on when this terminal leaves."""
         return self.engine is not None and bool(self.engine.attached_to)
+
+    @property
+    def come_back(self) -> str:
+        """Returns the command that opens this session again, from this folder."""
+        engine, session = self.engine, self.session
+        elsewhere = (
+            engine is not None
+            and knows_folders(engine)
+            and engine.workspace not in ("", place_here(self.config).workspace)
+        )
+        named = f"--resume {session.id}" if elsewhere and session is not None else "-c"
+        return f"{self._come_back} {named}"
 
     def running_in_words(self) -> str:
         """Describes what runs, in all sessions: calls, background, the user's command."""
@@ -495,6 +510,8 @@ class Talk:
     async def _begin(self, engine: AnyEngine, session_id: str) -> None:
         session = await self._at_its_place(engine, await engine.session(session_id))
         await obey_mode_flag(self.config, session)
+        if await obey_staged_flag(self.config, session):
+            self.face.tell("note", STAGED_NOW)
         log = await session.events()
         self.activity.forget()
         self.session = session

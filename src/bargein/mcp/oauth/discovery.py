@@ -38,11 +38,12 @@ class Challenge(msgspec.Struct, frozen=True):
         return self.error == "insufficient_scope"
 
 
+# Without the word boundary a long word would be read again from each of its letters.
+_PARAMETER: Final = re.compile(r'\b([A-Za-z_]+)=(?:"([^"]*)"|([^\s,]+))')
+
+
 def read_challenge(header: str) -> Challenge:
-    found = {
-        name.lower(): quoted or plain
-        for name, quoted, plain in re.findall(r'([A-Za-z_]+)=(?:"([^"]*)"|([^\s,]+))', header)
-    }
+    found = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(header)}
     return Challenge(
         found.get("resource_metadata", ""), found.get("scope", ""), found.get("error", "")
     )

@@ -133,12 +133,20 @@ class OAuthFlow:
         self, at: AuthorizationServer, before: KeptToken | None, redirect: str
     ) -> RegisteredClient:
         server = self._server
+        known = before.client if before is not None else None
         if server.oauth_client_id:
+            if known and known.id == server.oauth_client_id and known.issuer != at.issuer:
+                # Its secret is for the one that gave it.
+                raise OAuthFailed(
+                    self._name,
+                    f"it signs in at {at.issuer} now, and no longer at {known.issuer}, which gave "
+                    f"oauth_client_id; if that is right, run  bargein mcp logout {self._name}  "
+                    "first",
+                )
             method = _method(at, has_secret=True) if self._secret else "none"
             return RegisteredClient(at.issuer, server.oauth_client_id, self._secret, method)
         if server.oauth_client_metadata_url and at.client_id_metadata_document_supported:
             return RegisteredClient(at.issuer, server.oauth_client_metadata_url)
-        known = before.client if before is not None else None
         if known is not None and (known.issuer, known.redirect) == (at.issuer, redirect):
             return known
         return await self._register(at, redirect)

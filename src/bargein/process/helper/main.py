@@ -186,7 +186,15 @@ class _Helper:
             self._answer(fds, self._sandbox)
         elif len(fds) < 2:
             raise OSError(errno.EMFILE, "the helper has no room for descriptors")
-        elif message[0] == "cgroup":
+        else:
+            self._start(message, fds)
+
+    def _start(self, message: wire.Message, fds: list[int]) -> None:
+        plan = message[1]
+        sandboxing = self._sandboxing
+        if plan is not None and sandboxing is not None and sandboxing[0] == sandbox.NAMESPACES:
+            sandbox.bound_tmp(plan)
+        if message[0] == "cgroup":
             self._start_in_cgroup(fds[0], fds[1], *message[1:])
         else:
             self._start_supervisor(fds[0], fds[1], *message[1:])

@@ -10,8 +10,11 @@ Where namespaces are forbidden, a Landlock domain (`LANDLOCK`) keeps commands fr
 reading hidden folders. It cannot take back a right inside of a folder that it gave, so what the
 plan protects stays writable, and processes and folders stay visible.
 
-A plan is `(tmp, writable, protected, hidden, read_only, door)`: a folder that becomes /tmp, and
-paths; through the door, a unix socket, a listening socket in the new network goes to our owner.
+A plan is `(tmp, writable, protected, hidden, read_only, door, stage, tmp_bytes)`: a folder that
+becomes /tmp, and paths; through the door, a unix socket, a listening socket in the new network goes
+to our owner. `stage` is empty, or one of the writable paths and the folder that is to be seen there
+instead. With `tmp_bytes` the folder for /tmp is covered by a file system of that size in memory,
+which the helper keeps for all commands with the same folder.
 What was found at each path is kept as a mark. If that has changed when the command comes (there is
 a repository now, say, whose hooks must be protected), another spare process has to be made.
 """
@@ -33,7 +36,7 @@ OWN_NETWORK = "none"
 SHARED_NETWORK = "all"
 PROXY_PORT: Final = 3128
 
-Plan = tuple[str, Sequence[str], Sequence[str], Sequence[str], bool, str]
+Plan = tuple[str, Sequence[str], Sequence[str], Sequence[str], bool, str, Sequence[str], int]
 # For each path the device and the number of what is there, (0, 0) for nothing.
 Marks = list[tuple[str, tuple[int, int]]]
 # The means, the network, and the filter of system calls.
@@ -52,6 +55,8 @@ _NOTHING: Final = "/dev/.nothing"
 _KERNEL: Final = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _TEMPORARY: Final = ("/tmp", "/var/tmp")
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+# What a file takes beside its content is memory, too.
+_TMP_FILES_MIN, _TMP_BYTES_A_FILE = 1024, 4096
 _NOT_OURS: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
@@ -65,10 +70,19 @@ _LANDLOCK_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | (1 << 14)
 _IOCTL_DEV: Final = 1 << 15
 
 
+def bound_tmp(plan: Plan) -> None:
+    """Called by the helper, in whose mount namespace the sandboxes begin."""
+    tmp, tmp_bytes = plan[0], plan[7]
+    if tmp_bytes and not os.path.ismount(tmp):
+        files = max(_TMP_FILES_MIN, tmp_bytes // _TMP_BYTES_A_FILE)
+        options = f"size={tmp_bytes},nr_inodes={files},mode=1777"
+        syscalls.mount("bargein", tmp, "tmpfs", _NOT_OURS, options)
+
+
 def build(plan: Plan, network: str) -> Marks:
     """Make namespaces with everything that the plan says, and be in them. Called in the first
     process of a pid namespace."""
-    door = plan[-1] if network != SHARED_NETWORK else ""
+    door = plan[5] if network != SHARED_NETWORK else ""
     visitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) if door else None
     if visitor is not None:
         visitor.connect(door)
@@ -93,7 +107,9 @@ def join(handle: int, network: str) -> None:
 
 def enter_domain(plan: Plan) -> Marks:
     """Where there are no namespaces: read all but the hidden paths, write to the writable ones."""
-    tmp, writable, protected, hidden, read_only, _ = plan
+    tmp, writable, protected, hidden, read_only, _, stage, _ = plan
+    if stage:
+        raise OSError(errno.EOPNOTSUPP, "a stage needs namespaces")
     # Taken first: what appears while the domain is made is not in it, and must count as a change.
     marks = [(path, _mark(path)) for path in (*writable, *protected, *hidden)]
     rights.drop_capabilities()
@@ -177,10 +193,13 @@ class _Mounts:
     """Parents come before what is in them, so that the innermost rule of a path decides."""
 
     def __init__(self, plan: Plan) -> None:
-        self._tmp, writable, protected, self._hidden, self._read_only, _ = plan
+        self._tmp, writable, protected, self._hidden, self._read_only, _, stage, _ = plan
+        # Which folder is seen at a path instead of the one that is there.
+        self._instead = {stage[0]: stage[1]} if stage else {}
         # Taken before anything is opened: what appears later is not covered, and must count as a
         # change.
-        self._before = [(path, _mark(path)) for path in (*writable, *protected)]
+        before = (*writable, *protected)
+        self._before = [(path, _mark(self._instead.get(path, path))) for path in before]
         steps: dict[str, str] = {}
         for path in writable:
             steps[path] = "write"
@@ -210,7 +229,8 @@ class _Mounts:
         for path, kind in self._steps:
             try:
                 if kind != "hide":
-                    handles[path] = syscalls.open_without_links(path)
+                    source = self._instead.get(path, path)
+                    handles[path] = syscalls.open_without_links(source)
             except OSError as error:
                 # What is to be protected is not there, or a link of the user's to elsewhere.
                 if kind == "write" or error.errno not in _NOT_THERE:
@@ -331,7 +351,7 @@ def sandboxing(means: str, network: str) -> Sandboxing:
 def _try(means: str, network: str) -> int:
     """Returns the errno that it fails with, or 0."""
     folder = os.path.realpath("/tmp")
-    plan: Plan = (folder, [folder], [], [], False, "")
+    plan: Plan = (folder, [folder], [], [], False, "", (), 0)
 
     def in_domain() -> None:
         enter_domain(plan)

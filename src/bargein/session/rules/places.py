@@ -12,9 +12,11 @@ def set_place(state: SessionState, command: SetPlace) -> Decision:
     place, before = command.place, state.place
     if place == before:
         return state, (Done(),)
-    if before is not None and place.workspace != before.workspace:
+    then = (before.workspace, before.staged) if before is not None else (place.workspace, False)
+    if then != (place.workspace, place.staged):
         if state.busy:
-            why = f"{state.turn} works in {before.workspace}; stop it before the session moves"
+            where = then[0] or "its folder"
+            why = f"{state.turn} works in {where}; stop it before the session moves"
             return state, (Refuse("busy", why),)
         if state.restoring:
             why = f"files of {state.restoring} are being put back; move the session in a moment"

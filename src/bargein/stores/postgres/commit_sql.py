@@ -16,6 +16,9 @@ and does not fail the others; `why_refused` then says why. What holds:
 - The statement holds the writer's own row too (`writer`): a statement on a connection that was
   given up never happens later.
 - Events, keys and texts are inserted only for the rows that moved.
+- The plan is made once for a connection, perhaps while the database is empty, and must be good for
+  a million sessions: so the rows of sessions are named by `ANY`, too, and found by their ids alone
+  (`PLANNED_FOR_GROWTH`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,13 +39,24 @@ from bargein.stores.words import SEARCHED_CHARACTERS_MAX
 TOGETHER_MAX = 128
 TOGETHER_BYTES = 8 * 1024 * 1024
 
+PLANNED_FOR_GROWTH = """SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
+    SET jit = off"""
+"""For a connection that keeps its statements, each of which finds a few rows by an index. By itself
+PostgreSQL reads a small table as a whole, keeps that plan until the table is analyzed, and plans
+each commit anew when it has found out how large the tables are, which takes longer than the
+commit."""
+
 WRITING = """writing AS MATERIALIZED (
     SELECT node FROM bargein.writers WHERE node = $1 AND generation = $2 FOR SHARE
 )"""
 """The row that every write holds. Empty if the connection was given up meanwhile."""
 
-HOLD_ROOTS = """SELECT number, id, epoch, owner FROM bargein.sessions
-    WHERE id = ANY($3::text[]) AND root IS NULL ORDER BY id FOR SHARE"""
+IS_ROOT = "coalesce(root, 0) = 0"
+"""Not `root IS NULL` where a row is found by its id: before PostgreSQL knows how many roots there
+are, it would read the whole of `roots_by_update` instead, and keep that plan."""
+
+HOLD_ROOTS = f"""SELECT number, id, epoch, owner FROM bargein.sessions
+    WHERE id = ANY($3::text[]) AND {IS_ROOT} ORDER BY id FOR SHARE"""
 
 COMMIT = f"""WITH {WRITING}, roots AS MATERIALIZED ({HOLD_ROOTS}), given AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -56,7 +70,8 @@ COMMIT = f"""WITH {WRITING}, roots AS MATERIALIZED ({HOLD_ROOTS}), given AS MATE
     UPDATE bargein.sessions s SET seq = g.seq, updated_at = g.at, state = g.state,
         unfinished = g.unfinished, title = coalesce(g.title, s.title)
     FROM given g LEFT JOIN roots r ON r.id = g.root
-    WHERE s.id = g.session AND s.seq = g.expected AND EXISTS (SELECT FROM writing)
+    WHERE s.id = ANY($5::text[]) AND s.id = g.session AND s.seq = g.expected
+        AND EXISTS (SELECT FROM writing)
         AND CASE WHEN g.root = g.session
             THEN s.root IS NULL AND s.epoch = g.epoch AND s.owner = $1
             ELSE s.root = r.number AND r.epoch = g.epoch AND r.owner = $1 END

@@ -15,7 +15,7 @@ from bargein.contracts.store import (
     StoreFailed,
 )
 from bargein.stores.encoding import decode_events
-from bargein.stores.postgres.commit_sql import WRITING
+from bargein.stores.postgres.commit_sql import IS_ROOT, WRITING
 from bargein.stores.postgres.connection import Connection
 from bargein.stores.postgres.nodes import BURY
 from bargein.stores.postgres.texts import as_it_was, kept
@@ -70,7 +70,7 @@ CREATE_ROOT = f"""WITH {WRITING}
 
 CREATE_UNDER_ROOT = f"""WITH {WRITING}, root AS MATERIALIZED (
         SELECT number, owner FROM bargein.sessions
-        WHERE id = $5 AND root IS NULL AND epoch = $6 FOR SHARE
+        WHERE id = $5 AND {IS_ROOT} AND epoch = $6 FOR SHARE
     )
     INSERT INTO bargein.sessions {_NEW}
     SELECT $3, number, 0, '', 0, false, $4::float8, $4::float8, '', '' FROM root
@@ -80,10 +80,10 @@ CREATE_UNDER_ROOT = f"""WITH {WRITING}, root AS MATERIALIZED (
 # `seen` is the owner as it was when the statement began. A row that was claimed meanwhile has
 # another one, about whom this statement may know nothing: then it takes nothing and looks again.
 CLAIM = f"""WITH {WRITING}, seen AS MATERIALIZED (
-        SELECT owner FROM bargein.sessions WHERE id = $3 AND root IS NULL
+        SELECT owner FROM bargein.sessions WHERE id = $3 AND {IS_ROOT}
     )
     UPDATE bargein.sessions s SET epoch = nextval('bargein.epoch'), owner = $1 FROM seen
-    WHERE s.id = $3 AND s.root IS NULL AND s.owner = seen.owner
+    WHERE s.id = $3 AND {IS_ROOT} AND s.owner = seen.owner
         AND EXISTS (SELECT FROM writing) AND EXISTS ({_ALIVE})
         AND (seen.owner IN ('', $1) OR NOT EXISTS (
             SELECT FROM bargein.nodes n WHERE n.id = seen.owner AND NOT n.dead))
@@ -92,11 +92,11 @@ CLAIM = f"""WITH {WRITING}, seen AS MATERIALIZED (
 OWNER = f"""SELECT s.owner, n.address, n.dead, n.lease_until < clock_timestamp(),
         EXISTS ({_ALIVE})
     FROM bargein.sessions s LEFT JOIN bargein.nodes n ON n.id = s.owner
-    WHERE s.id = $2 AND s.root IS NULL"""
+    WHERE s.id = $2 AND {IS_ROOT}"""
 
 RELEASE = f"""WITH {WRITING}
     UPDATE bargein.sessions SET epoch = nextval('bargein.epoch'), owner = ''
-    WHERE id = $3 AND root IS NULL AND owner = $1 AND epoch = $4
+    WHERE id = $3 AND {IS_ROOT} AND owner = $1 AND epoch = $4
         AND EXISTS (SELECT FROM writing) RETURNING 1"""
 
 DELETE = f"""WITH {WRITING}, target AS MATERIALIZED (
@@ -110,7 +110,7 @@ DELETE = f"""WITH {WRITING}, target AS MATERIALIZED (
     )
     SELECT EXISTS (SELECT FROM target), EXISTS (SELECT FROM gone)"""
 
-EPOCH_OF_ROOT = "SELECT epoch FROM bargein.sessions WHERE id = $1 AND root IS NULL"
+EPOCH_OF_ROOT = f"SELECT epoch FROM bargein.sessions WHERE id = $1 AND {IS_ROOT}"
 
 
 async def create(

@@ -33,7 +33,7 @@ from bargein.errors import BargeinError, UserError
 from bargein.stores.encoding import check_text, check_time
 from bargein.stores.postgres import schema, search_sql, session_sql
 from bargein.stores.postgres.address import PostgresAddress, host_of, parse_address
-from bargein.stores.postgres.commit_sql import PendingCommit
+from bargein.stores.postgres.commit_sql import PLANNED_FOR_GROWTH, PendingCommit
 from bargein.stores.postgres.connection import (
     CONNECT_S,
     Connection,
@@ -89,8 +89,8 @@ class PostgresStore:
         self._lease: LeaseKeeper | None = None
         self._on_lost: Callable[[], object] | None = None
         self._readers = ReadConnections(self._make_reader, READERS)
-        self._writer = CommitWriter(self._link("writer"), address.name, lambda: self._node)
-        self._write_link = self._writer._link
+        self._write_link = self._link("writer", _plan_for_growth)
+        self._writer = CommitWriter(self._write_link, address.name, lambda: self._node)
         self._replica = self._open_replica()
         self._searchers = asyncio.Semaphore(SEARCHERS)
         self._splitter = ThreadPoolExecutor(1, thread_name_prefix="bargein words")
@@ -375,12 +375,14 @@ class PostgresStore:
 
     # --- inside
 
-    def _link(self, purpose: str) -> PostgresConnection:
+    def _link(self, purpose: str, on_connect: Work[object] | None = None) -> PostgresConnection:
+        """`on_connect` is left out behind a pooler, which would leave its settings to others."""
         return PostgresConnection(
             self.address.pooled,
             self.address.name,
             keeps_statements=not self.address.is_pooled,
             purpose=purpose,
+            on_connect=None if self.address.is_pooled else on_connect,
         )
 
     def _open_replica(self) -> Replica | None:
@@ -454,6 +456,10 @@ class PostgresStore:
             ]
             await self._read(partial(search_sql.put_in_index, texts=split))
         return swept or bool(texts)
+
+
+async def _plan_for_growth(connection: Connection) -> None:
+    await connection.execute(PLANNED_FOR_GROWTH)
 
 
 async def prepare(address: PostgresAddress) -> None:

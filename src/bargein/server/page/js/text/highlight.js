@@ -27,10 +27,12 @@ export function highlighted(text, name) {
 /** Returns the pieces of a text, which together are the text: `{kind, text}`. */
 export function tokens(text, language) {
   const found = [];
+  // By each quote, the end of the line in which it is known not to be closed.
+  const unclosed = new Map();
   let plain = "";
   let at = 0;
   while (at < text.length) {
-    const hit = tokenAt(text, at, language);
+    const hit = tokenAt(text, at, language, unclosed);
     if (hit === null) {
       plain += text[at];
       at += 1;
@@ -48,10 +50,10 @@ export function tokens(text, language) {
   return found;
 }
 
-function tokenAt(text, at, language) {
+function tokenAt(text, at, language, unclosed) {
   return (
     comment(text, at, language) ??
-    string(text, at, language) ??
+    string(text, at, language, unclosed) ??
     (language.tags ? tag(text, at) : word(text, at, language)) ??
     number(text, at)
   );
@@ -72,13 +74,16 @@ function comment(text, at, { line, block }) {
 }
 
 // A string in one quote ends with its line, unless the language has longer ones.
-function string(text, at, { quotes, names }) {
+function string(text, at, { quotes, names }, unclosed) {
   const quote = quotes.find((each) => text.startsWith(each, at));
-  if (quote === undefined) return null;
+  if (quote === undefined || unclosed.get(quote) > at) return null;
   const goesOn = quote.length === 3 || quote === "`";
   let end = at + quote.length;
   while (end < text.length && !text.startsWith(quote, end)) {
-    if (text[end] === "\n" && !goesOn) return { kind: "plain", end: at + quote.length };
+    if (text[end] === "\n" && !goesOn) {
+      unclosed.set(quote, end);
+      return { kind: "plain", end: at + quote.length };
+    }
     end += text[end] === "\\" ? 2 : 1;
   }
   end = Math.min(end + quote.length, text.length);
