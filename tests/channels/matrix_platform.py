@@ -90,6 +90,8 @@ class MatrixPlatform:
         self.people: dict[str, MatrixPerson] = {}
         self.messages: dict[tuple[str, str], list[BotMessage]] = {}
         self._by_id: dict[str, BotMessage] = {}
+        self.asked: list[str] = []
+        """The paths of what the bot asked its homeserver."""
         self._sent: set[str] = set()
         self._done: set[str] = set()
         self._received: set[str] = set()
@@ -105,6 +107,7 @@ class MatrixPlatform:
     # The proxy between the bot and its homeserver
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path)
         is_send = request.method == "PUT" and "/send/" in request.path
         wait_s = self._limited_until - anyio.current_time()
         if request.method == "PUT" and wait_s > 0:

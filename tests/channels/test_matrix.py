@@ -9,6 +9,7 @@ import aiohttp
 import anyio
 import pytest
 
+from bargein.channels import words
 from bargein.channels.contract import ChatAddress
 from bargein.channels.matrix import MatrixChannel
 from bargein.models.script import Say
@@ -106,3 +107,23 @@ async def test_a_thread_is_a_session(synapse: str, tmp_path: Path) -> None:
             await scene.sees("Hello.", thread)
             assert await scene.sessions() == [scene.session_of(thread)]
             assert thread == ChatAddress(platform.private.id, thread=thread.thread)
+
+
+async def test_edits_and_reactions_of_known_messages_ask_the_homeserver_nothing(
+    synapse: str, tmp_path: Path
+) -> None:
+    """Reading would wait for each answer, and a stop behind it too."""
+    async with matrix_platform(synapse, tmp_path) as platform:
+        scene = ChannelScene(platform)
+        await scene.pair()
+        async with scene.program([[Say("Hello.")]], repeat=True):
+            said = await platform.say(platform.private, platform.alice, "Hi")
+            (answer,) = await scene.sees("Hello.")
+            await scene.quiet()
+            await platform.edit(platform.private, platform.alice, said, "Hi there")
+            await platform.press(platform.private, platform.alice, answer.id, "👍")
+            await scene.sees("Hello.", count=2)
+            await scene.sees(words.NOT_OPEN)
+            await scene.quiet()
+            assert any("/send/" in path for path in platform.asked)
+            assert not [path for path in platform.asked if "/event/" in path]

@@ -105,6 +105,8 @@ class MatrixChannel:
         self.traits = Traits(text_max=4000, keyed=True, rate=rate)
         self._invites = set(invites.replace(",", " ").split()) or {user.partition(":")[2]}
         self._own: dict[str, None] = {}
+        self._threads: dict[str, str] = {}
+        """The threads of the last messages: reading waits for no answer about them."""
         self._html = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
         self._synced = anyio.Event()
         if device:
@@ -227,6 +229,7 @@ class MatrixChannel:
         is_reply = not in_thread or not relation.get("is_falling_back", True)
         target = relation.get("m.in_reply_to", {}).get("event_id", "") if is_reply else ""
         text = self._without_name(room, _text_of(event, has_quote=bool(target)))
+        self._keep_thread(event.event_id, chat.thread)
         return [
             Update(
                 event.event_id,
@@ -260,13 +263,23 @@ class MatrixChannel:
         found = await self._client.room_get_event(room.room_id, target)
         return isinstance(found, nio.RoomGetEventResponse) and found.event.sender == me
 
+    def _keep_thread(self, event_id: str, thread: str) -> None:
+        self._threads[event_id] = thread
+        while len(self._threads) > OWN_MAX:
+            del self._threads[next(iter(self._threads))]
+
     async def _thread_of(self, room_id: str, event_id: str) -> str:
+        known = self._threads.get(event_id)
+        if known is not None:
+            return known
         found = await self._client.room_get_event(room_id, event_id)
         if not isinstance(found, nio.RoomGetEventResponse):
             return ""
         relation = found.event.source.get("content", {}).get("m.relates_to") or {}
         is_thread = relation.get("rel_type") == "m.thread"
-        return str(relation.get("event_id", "")) if is_thread else ""
+        thread = str(relation.get("event_id", "")) if is_thread else ""
+        self._keep_thread(event_id, thread)
+        return thread
 
     # Out
 
@@ -280,6 +293,7 @@ class MatrixChannel:
                 "m.in_reply_to": {"event_id": chat.thread},
             }
         event_id = await self._put(chat, "m.room.message", content, message.key)
+        self._keep_thread(event_id, chat.thread)
         for number, button in enumerate(message.buttons):
             relation = {"rel_type": "m.annotation", "event_id": event_id, "key": button.label}
             reaction = {"m.relates_to": relation}
