@@ -140,6 +140,7 @@ class Talk:
         self.files = FileIndex(Path.cwd(), self._read_files)
         self._children_seen: set[str] = set()
         self.ready = anyio.Event()
+        self._sending = anyio.Lock()
         self._resume = resume
         self._go_on = go_on
         self._any_folder = any_folder
@@ -229,8 +230,10 @@ class Talk:
         await self.ready.wait()
         _, session = self.opened()
         try:
-            files = await to_thread.run_sync(mentioned_files, text, Path.cwd())
-            await session.send(text, mode=mode, attachments=files)
+            # One after the other: reading one message's files must not let the next one pass it.
+            async with self._sending:
+                files = await to_thread.run_sync(mentioned_files, text, Path.cwd())
+                await session.send(text, mode=mode, attachments=files)
             self.said = True
         except BargeinError as error:
             self.face.tell("bad", f"not sent: {error}")
