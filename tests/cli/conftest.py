@@ -1,11 +1,14 @@
 """Screens for the tests: one program per test, or one for many tests with a new session each."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.screen import CTRL_L, CTRL_U, Screen
+from bargein.cli.hosting import READY, UNFIT
+from tests.cli.screen import CTRL_L, CTRL_U, PROGRAM, Screen
 
 # An answer is played once until none fits any more, so each message here has its own.
 ANSWERED = """
@@ -57,6 +60,29 @@ steps = [{ do = "say", text = "answered it" }]
 """
 
 Open = Callable[..., Screen]
+
+
+@pytest.fixture(scope="session")
+def hosts_work(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    """Whether a host can protect itself from its agent's commands here. Asks a real one."""
+    home = tmp_path_factory.mktemp("hosts")
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as answer:
+        command = [str(PROGRAM), "host", "--ready", str(writing)]
+        environment = {**os.environ, "BARGEIN_HOME": str(home / "data"), "HOME": str(home)}
+        with subprocess.Popen(command, env=environment, cwd="/", pass_fds=(writing,)) as host:
+            os.close(writing)
+            said = answer.read()
+            host.terminate()
+    assert said in (READY, UNFIT)
+    return said == READY
+
+
+@pytest.fixture
+def host_possible(hosts_work: bool) -> None:
+    """Skips the test where there can be no host."""
+    if not hosts_work:
+        pytest.skip("the commands of an agent could reach a host here: no namespace hides it")
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ steps = [{ do = "say", text = "reading" }, { do = "pause", seconds = 600 }]
 
 
 def test_enter_runs_the_command_that_is_chosen_in_the_menu(screen: Screen) -> None:
-    screen.type("/sta")
+    screen.type("/stat")
     screen.wait_for("show model, state and usage")
     screen.type(DOWN)
     screen.wait_until(lambda: screen.line == "/status", "the command in the line")

@@ -22,6 +22,6 @@ ACTS = 20
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.timeout(180)
 def test_every_screen_ends_with_the_same_picture(
-    tmp_path: Path, browser: Browser, seed: int
+    tmp_path: Path, browser: Browser, host_possible: None, seed: int
 ) -> None:
     play(tmp_path, browser, seed, ACTS)

@@ -14,7 +14,7 @@ from tests.cli.test_host import SCRIPT, Hosted
 
 
 @pytest.fixture
-def hosted(tmp_path: Path) -> Iterator[Hosted]:
+def hosted(tmp_path: Path, host_possible: None) -> Iterator[Hosted]:
     made = Hosted(tmp_path)
     yield made
     made.close()

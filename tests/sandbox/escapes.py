@@ -375,6 +375,7 @@ async def tried(means: MeansChoice, chosen: str, folder: Path) -> dict[str, str]
             about = containment.report.sandbox
             found["means"], found["detail"] = about.means, about.detail
             if not about.means and not off:
+                outside.close()
                 return found
             closed_in = CommandSandbox(containment, str(outside.ws), Path(private), environment)
             try:

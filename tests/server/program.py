@@ -41,6 +41,7 @@ class Program:
             self._command += ["--scripted", str(file)]
         self._command += more
         self._environment = {**os.environ, "BARGEIN_HOME": str(home)}
+        self._has_tools = model_url is not None
         if model_url is not None:
             self._environment |= {
                 "BARGEIN_MODEL": "openai:m",
@@ -52,6 +53,11 @@ class Program:
     def __enter__(self) -> Self:
         runtime = self.home / "gateway.json"
         runtime.unlink(missing_ok=True)
+        # Where nothing hides the data directory from commands, the token of a start is not in it.
+        # A token of its own lasts for the programs that come later, too.
+        own_token = self.home.with_name(f"{self.home.name}-token")
+        if self._has_tools and not own_token.exists():
+            own_token.write_text(self._make_token())
         self._log = open(self.home / "log", "ab")
         # Commands cannot work in the data directory.
         work = self.home.with_name(f"{self.home.name}-work")
@@ -66,7 +72,8 @@ class Program:
             time.sleep(0.02)
         told = msgspec.json.decode(runtime.read_bytes(), type=Runtime)
         self.url = told.url.rstrip("/")
-        self.headers = {"authorization": f"Bearer {told.token}"}
+        token = own_token.read_text() if own_token.exists() else told.token
+        self.headers = {"authorization": f"Bearer {token}"}
         return self
 
     def __exit__(
@@ -79,6 +86,13 @@ class Program:
             self.process.kill()
         self.process.wait()
         self._log.close()
+
+    def _make_token(self) -> str:
+        command = [sys.executable, "-c", MAIN, "token", "add", "alice"]
+        done = subprocess.run(
+            command, env=self._environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
 
     @property
     def log(self) -> str:
