@@ -162,6 +162,9 @@ def test_a_rollback_shows_which_files_are_back_and_which_were_kept(
     visit.ask("PATCH", f"/v1/sessions/{visit.session}", {"mode": "full"})
     visit.say("Change both")
     expect(visit.answers.last).to_have_text("Both are changed.")
+    # The diff waits for the snapshot, which is taken beside the answer: what is written before it
+    # cannot be told from what the calls wrote.
+    assert "+changed" in visit.ask("POST", f"/v1/sessions/{visit.session}/diff", {})["diff"]
     two.write_text("mine\n")
     more = {"text": "Otherwise", "mode": "rollback"}
     visit.ask("POST", f"/v1/sessions/{visit.session}/messages", more)
