@@ -187,3 +187,25 @@ def connected(stage: Stage) -> socket.socket:
     peer = socket.create_connection((where.hostname, where.port or 80))
     peer.settimeout(WITHIN_S)
     return peer
+
+
+async def test_work_after_an_answer_that_fails_ends_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a ping to a connection that was closed a moment ago, for which uvloop raises this."""
+
+    async def write_to_closed() -> None:
+        raise RuntimeError("unable to perform operation; the handler is closed")
+
+    done = anyio.Event()
+
+    async def work() -> None:
+        done.set()
+
+    async with serving([], tmp_path) as stage:
+        stage.gateway.go_on(write_to_closed())
+        await stage.new_session()
+        stage.gateway.go_on(work())
+        with anyio.fail_after(WITHIN_S):
+            await done.wait()
+    assert "the handler is closed" in caplog.text

@@ -506,6 +506,9 @@ class Gateway:
                 await doing
             except BargeinError as error:
                 _log.warning("work after an answer failed: %s", error)
+            except Exception as error:  # boundary: one request's fault must not end the gateway
+                # A ping, say, to a connection that was closed a moment ago: uvloop raises then.
+                _log.error("work after an answer failed", exc_info=error)
 
         self._begin(finish)
 
